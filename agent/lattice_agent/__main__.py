@@ -43,8 +43,10 @@ from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.interface import MachineFacts
-from lattice_agent.host.linux import open_host
+from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.lock import alone_on
+from lattice_agent.host.scopes import CgroupScopes
+from lattice_agent.launches.service import PROGRAMS, LaunchService, RunningAttempts, launch_directory
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node import replay, service_unit
 from lattice_agent.node.agent import Agent, Outside
@@ -127,6 +129,9 @@ class AgentSettings(StartSettings):
     )
     oci_seccomp: Path = field(
         default=Path("/usr/share/containers/seccomp.json"), metadata={"help": "profile of the system calls that containers may use"}
+    )
+    srun: Path = field(
+        default=Path("/usr/libexec/lattice/srun"), metadata={"help": "the program srun, of which work finds a copy first on its PATH"}
     )
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
@@ -394,6 +399,9 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             tools=ContainerTools(settings.oci_runtime, settings.oci_stub, settings.oci_seccomp),
         ) as host,
     ):
+        if host.keepers is not None:
+            host.launcher.programs = str(launch_directory(settings.state_dir) / PROGRAMS)
+            host.containers.launches = str(launch_directory(settings.state_dir))
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
         offered = (*((SCRATCH_HELD,) if host.scratch.is_limited else ()), *_offered(host.containers))
         me = NodeDescription(
@@ -402,24 +410,47 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
         )  # fmt: skip
 
         def server(agents: dict[str, Agent], counted: AgentMetrics) -> Coroutine[Any, Any, None]:
-            """Makes the task that serves this node's gRPC: talk of reporters, logs, steps, the image cache, and its report to people."""
+            """Makes the task that serves launches and this node's gRPC: reporters, logs, steps, the image cache, its report to people."""
             agent = agents[node]
             host.measure(counted)
             kept = LogStore(settings.state_dir, agent.ended)
+            launches = _launches(settings, agent, host, peers, cluster, clock)
             service = AgentService(
                 agent.reporter, kept, clock, host.images, lambda: sources_of(agent.options().software), host.launcher.prologue,
-                NodeInspector(agent, host, clock),
+                NodeInspector(agent, host, clock), launches,
             )  # fmt: skip
-            return serve(settings.listen, files, service)
+            return _serve_all(serve(settings.listen, files, service), launches, agent)
 
-        works = GatewayWorkSource(settings.gateway, files)
-        place = NodeSetup(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))
+        works, peers = GatewayWorkSource(settings.gateway, files), GrpcPeers(files, clock)
+        place = NodeSetup(me, Outside(cluster, clock, host, peers, works))
         try:
             yield ProcessSetup(
                 cluster, clock, (place,), (server, lambda agents, counted: _renewed(settings, cluster, clock, me, agents, counted))
             )
         finally:
             await works.close()
+
+
+def _launches(
+    settings: AgentSettings, agent: Agent, host: LinuxHost, peers: GrpcPeers, cluster: Cluster, clock: Clock
+) -> LaunchService | None:
+    """Makes what serves the launches of this node; None: it has no cgroups, without which nobody could tell whose process asks."""
+    if host.keepers is None or not isinstance(host.scopes, CgroupScopes):
+        return None
+    attempts = RunningAttempts(cluster, agent.runs, lambda key: entry.work if (entry := host.journal.entry(key)) else None)
+    return LaunchService(
+        agent.node, directory=launch_directory(settings.state_dir), srun=settings.srun,
+        root=host.scopes.controllers.below_mount(host.scopes.root), run_directory=host.journal.run_directory, keepers=host.keepers,
+        attempts=attempts, peers=peers, clock=clock, reserved_cpus=settings.reserves().cpus, gpus=settings.gpus,
+    )  # fmt: skip
+
+
+async def _serve_all(serving: Coroutine[Any, Any, None], launches: LaunchService | None, agent: Agent) -> None:
+    """Serves gRPC and launches until cancelled; goes on with the launches of the attempts that the agent has found running."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serving)
+        if launches is not None:
+            group.create_task(launches.run([key for key in agent.machine.attempts if agent.runs(key)]))
 
 
 def _offered(containers: Containers) -> tuple[str, ...]:

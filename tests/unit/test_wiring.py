@@ -35,17 +35,15 @@ STARTED_BY_PATH = {
 
 FOR_TESTS_OR_PEOPLE = {
     "lattice.kube.fake": "the cluster in memory that unit tests are given",
-    "lattice.launches.layout": "the agent's room of launches, which lands next, lays launches out with it",
-    "lattice.launches.programs": "likewise",
-    "lattice.launches.streams": "likewise",
-    "lattice.launches.variables": "likewise",
 }
 """Modules that no process runs, each with the reason; what only they import is theirs."""
 SYMBOLS_FOR_TESTS = {
-    "lattice.launches.options.parse": "the agent's room of launches, which lands next, reads arguments with it",
     "lattice.daemon.clock.ManualClock": "the clock of every unit test",
     "lattice.kube.informer.Informer.relist": "the contract suite holds a list that begins after it was asked for",
     "lattice.ledger.verify.verify_step": "the verifier of two successive ledgers, a parser of its own, for fault runs",
+    "lattice_agent.standalone.frames.encode_launch": "the client's side of the frames, which srun.c has, too",
+    "lattice_agent.standalone.frames.decode_accepted": "likewise",
+    "lattice_agent.standalone.frames.decode_open": "likewise",
     "lattice_dev.instance.Instance": "the local control plane: end-to-end and fault tests cut, kill and power off what it started",
     "lattice_dev.ports.claimed": "ports of servers that contract tests start",
 }

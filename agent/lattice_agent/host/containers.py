@@ -97,6 +97,8 @@ class Containers:
         """Takes images from `cache`; None: this node keeps none."""
         self._tools, self._scopes, self._runner, self._kernel = tools, scopes, runner, kernel
         self._clock, self._facts, self._journal, self._cache = clock, facts, journal, cache
+        self.launches = ""
+        """The directory of `srun` and its socket, which every container shows at the same path; empty: the node serves no launches."""
 
     def flaw(self) -> str:
         """Returns a clause on why this node runs no work in OCI images; empty: it does."""
@@ -187,7 +189,7 @@ class Containers:
         of_node = bool(work.workdir) and workdir == work.workdir
         binds = container.node_binds(
             account, workdir if of_node else "", stub=str(self._tools.stub), script=script, private_tmp=work.private_tmp,
-            shared=work.container_mounts, devices=devices,
+            shared=work.container_mounts, devices=devices, launches=self.launches,
         )  # fmt: skip
         assert self._cache is not None  # noqa: S101 - `_gather` has asked
         return {

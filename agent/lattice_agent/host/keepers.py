@@ -58,7 +58,7 @@ class Keepers:
                 raise _refused(answer)
         except Rejected:
             with suppress(Retry):
-                await self.end(key, number)
+                await self.end_launch(key, number)
             raise
         return int(answer["pid"]), int(answer["ticks"])
 
@@ -112,7 +112,7 @@ class Keepers:
         connection.setblocking(False)
         return connection
 
-    async def end(self, key: Key, number: int) -> dict[str, Any] | None:
+    async def end_launch(self, key: Key, number: int) -> dict[str, Any] | None:
         """Kills what is left of a launch here, and removes its cgroups and files; returns what its keeper had to tell and nobody heard.
 
         None: there is nothing of that. Raises Retry where a process survives for 5 s.

@@ -67,6 +67,8 @@ class Launcher:
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
         self._hooks, self._mounts, self._scratch, self.images = hooks, mounts, scratch, images
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing, clock)
+        self.programs = ""
+        """The directory of `srun`, first on the PATH of all work; empty: the node serves no launches."""
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
         """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
@@ -376,6 +378,7 @@ class Launcher:
             boot=self._facts.boot_id,
             environment_file=users.environment_file(),
             switch_user=_is_root(),
+            programs=self.programs,
         )
         described |= self._mounted(work, place)
         return described | dataclasses.asdict(self.scopes.entrances(work.key))

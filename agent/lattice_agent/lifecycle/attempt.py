@@ -46,6 +46,8 @@ class Stage(Enum):
 
 POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING, Stage.EPILOGUE})
 """Stages in which the attempt has a scope; only one attempt of a node may be in them."""
+RUNS = frozenset({Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING})
+"""Stages in which processes of the work may be there."""
 OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
 
 

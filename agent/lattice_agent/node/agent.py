@@ -29,7 +29,7 @@ from lattice_agent.cluster.registration import Flaw, Registration
 from lattice_agent.cluster.work_source import WorkSource
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.interface import Host
-from lattice_agent.lifecycle.attempt import OVER, Stage
+from lattice_agent.lifecycle.attempt import OVER, RUNS, Stage
 from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, TermsRead, Tick
 from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.lifecycle.stimulus_log import StimulusLog
@@ -474,6 +474,11 @@ class Agent:
         """Tells whether an attempt has ended on this node, or is unknown to it, so that its output is complete."""
         attempt = self.machine.attempts.get(key)
         return attempt is None or attempt.stage in OVER
+
+    def runs(self, key: Key) -> bool:
+        """Tells whether an attempt has begun on this node and not ended, so that its processes may launch others."""
+        attempt = self.machine.attempts.get(key)
+        return attempt is not None and attempt.stage in RUNS
 
     def ready(self) -> tuple[bool, str]:
         """Returns whether the node has read a plan and renewed its Lease, and a sentence on that for people."""

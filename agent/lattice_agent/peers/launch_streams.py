@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
 
 import grpc
 import grpc.aio as aio
@@ -18,22 +17,10 @@ LaunchContext = aio.ServicerContext[pb.LaunchMessage, pb.LaunchMessage]
 LaunchCall = aio.StreamStreamCall[pb.LaunchMessage, pb.LaunchMessage]
 
 
-class _Ends(Protocol):
-    """What both a call and the context of a called one have."""
-
-    async def read(self) -> Any:
-        """Returns the next message, or a mark of the end."""
-        ...
-
-    async def write(self, message: Any, /) -> None:
-        """Sends a message."""
-        ...
-
-
 class MessageStream:
     """One agent's side of a call: bytes in, bytes out."""
 
-    def __init__(self, ends: _Ends) -> None:
+    def __init__(self, ends: LaunchCall | LaunchContext) -> None:
         """Wraps a call, or the context of a called one."""
         self._ends = ends
 

@@ -224,7 +224,7 @@ def decode_output(payload: bytes) -> Output:
     return Output(index, number, stream, rank, payload[_OUTPUT.size :])
 
 
-class Ended(Record):
+class RankEnded(Record):
     """The payload of an ENDED: a rank's exit code, or 128 + n and the signal n; `number` counts the frames of its node from 1."""
 
     index: int
@@ -234,14 +234,14 @@ class Ended(Record):
     signal: int
 
 
-def encode_ended(ended: Ended) -> bytes:
+def encode_ended(ended: RankEnded) -> bytes:
     """Returns the payload of an ENDED."""
     return _ENDED.pack(ended.index, ended.number, ended.rank, ended.code, ended.signal)
 
 
-def decode_ended(payload: bytes) -> Ended:
+def decode_ended(payload: bytes) -> RankEnded:
     """Returns the content of an ENDED; raises FrameError."""
-    return Ended(*_unpacked(_ENDED, payload, exact=True))
+    return RankEnded(*_unpacked(_ENDED, payload, exact=True))
 
 
 def encode_open(stream: int, path: bytes, *, append: bool) -> bytes:

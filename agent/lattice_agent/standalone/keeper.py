@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from lattice_agent.standalone import cgroup_signals, durable, frames, keeper_link, leftovers, meters, task_start
-from lattice_agent.standalone.frames import Ended, Frame, Output
+from lattice_agent.standalone.frames import Frame, Output, RankEnded
 from lattice_agent.standalone.keeper_link import AgentLink, KeptFrames
 from lattice_agent.standalone.rank_start import LaunchDescription, Rank, RankFailure, RankStart
 from lattice_agent.standalone.rank_streams import RankInput, RankOutput
@@ -334,7 +334,7 @@ class Keeper:
 
     def _keep_ended(self, rank: int, code: int, ended_by: int) -> None:
         """Keeps a frame of a rank's end."""
-        self.kept.keep_frame(lambda number: frames.encode(frames.ENDED, frames.encode_ended(Ended(0, number, rank, code, ended_by))))
+        self.kept.keep_frame(lambda number: frames.encode(frames.ENDED, frames.encode_ended(RankEnded(0, number, rank, code, ended_by))))
 
     def _has_output_of(self, rank: Rank, now: float) -> bool:
         """Reads what an ended rank has left in its pipes; returns False while more is there than may be read now."""

@@ -90,12 +90,13 @@ def task_process(account: Account, devices: DeviceEdits) -> dict[str, Any]:
 
 
 def node_binds(
-    account: Account, workdir: str, *, stub: str, script: str, private_tmp: bool, shared: Sequence[str], devices: DeviceEdits
-) -> list[dict[str, Any]]:
+    account: Account, workdir: str, *, stub: str, script: str, private_tmp: bool, shared: Sequence[str], devices: DeviceEdits,
+    launches: str = "",
+) -> list[dict[str, Any]]:  # fmt: skip
     """Returns what a container shows of its node, in the order of its mounting, as entries of the request to `standalone.container`.
 
     Those are the site's directories, home and working directory of the user (`workdir` empty: it is not the node's), files of the network,
-    and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none.
+    and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none. `launches`: the directory of `srun`.
     """
     found = [] if private_tmp else [bind("/tmp"), bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
     found += [bind(path, optional=True, listed=True) for path in shared]
@@ -104,6 +105,8 @@ def node_binds(
         found.append(bind(workdir, target="", own=True))
     found += [bind(path, optional=True, options=_BIND_READ_ONLY) for path in ("/etc/resolv.conf", "/etc/hosts")]
     found.append(bind(stub, target=STUB, options=_BIND_READ_ONLY))
+    if launches:
+        found.append(bind(launches, optional=True, options=_BIND_READ_ONLY))
     if script:
         found.append(bind(script, target=SCRIPT, options=_BIND_READ_ONLY))
     found += [

@@ -160,6 +160,12 @@ def compose(
     return begun | own | software.variables | of_node(work, workdir=workdir)
 
 
+def with_programs(variables: Mapping[str, str], programs: str) -> dict[str, str]:
+    """Returns the environment with the directory of Lattice's own programs for work (`srun`) first on its PATH; empty: there is none."""
+    own = {"PATH": ":".join(filter(None, (programs, variables.get("PATH", "")))), "LATTICE_BIN": programs} if programs else {}
+    return dict(variables) | own
+
+
 def effective(
     private: Mapping[str, str],
     work: NodeWork,

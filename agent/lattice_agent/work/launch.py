@@ -116,19 +116,21 @@ def describe(
     boot: str,
     environment_file: str,
     switch_user: bool,
+    programs: str = "",
 ) -> dict[str, object]:
     """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds.
 
-    `switch_user`: tasks run as the account's user; else as the agent's own, without a private /tmp.
+    `switch_user`: tasks run as the account's user; else as the agent's own, without a private /tmp. `programs`: the directory of `srun`,
+    which the work finds first on its PATH; empty: there is none.
     """
     return place_of_work(work, place, directory=directory, run_directory=run_directory, boot=boot, switch_user=switch_user) | {
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
         "argv": command(work, f"{directory}/script" if place.container is None else SCRIPT),
-        "environment": environment.compose(
+        "environment": environment.with_programs(environment.compose(
             work, place.account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
             of_image=place.image_variables,
-        ),
+        ), programs),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "stdout": work.stdout,

@@ -113,7 +113,7 @@ async def test_a_launch_runs_in_the_container_of_its_attempt_and_leaves_the_scri
             said = b"65534\n/app\n0027\nown\ngiven\n-%d\n200\n"
             assert listener.output == {(1, rank): said % rank for rank in range(ranks)}
             assert listener.ended == dict.fromkeys(range(ranks), (3, 0))
-            assert await keepers_of(host).end(KEY, number) is None
+            assert await keepers_of(host).end_launch(KEY, number) is None
         Listener.close_all()
         await host.kill(KEY)
         await ours.ends.next()

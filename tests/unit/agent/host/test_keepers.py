@@ -51,7 +51,7 @@ async def ran(host: LinuxHost, asked: dict[str, Any]) -> Listener:
     listener = await Listener.connect(host, KEY, asked["number"])
     await asyncio.to_thread(listener.listen, 20.0, until="done")
     assert listener.done is not None
-    assert await keepers_of(host).end(KEY, asked["number"]) is None
+    assert await keepers_of(host).end_launch(KEY, asked["number"]) is None
     return listener
 
 
@@ -303,7 +303,7 @@ async def test_the_ranks_of_a_keeper_that_is_killed_are_killed_and_removed(place
         os.kill(pid, signal.SIGKILL)
         await asyncio.to_thread(listener.listen, 10.0, until="closed")
         assert (listener.closed, listener.done) == (True, None)
-        assert await keepers_of(host).end(KEY, 1) is None
+        assert await keepers_of(host).end_launch(KEY, 1) is None
         assert left(host) == []
         with pytest.raises(NotFound):
             await keepers_of(host).connect(KEY, 1)
@@ -323,7 +323,7 @@ async def test_the_end_of_the_script_ends_its_launches_by_term_and_then_by_kill_
         assert [task.code for task in record.tasks] == [0]
         assert (listener.ended, (place / "term").read_text()) == ({0: (5, 0)}, "t\n")
         assert host.scopes.whole(KEY) == []
-        told = await keepers_of(host).end(KEY, 2)
+        told = await keepers_of(host).end_launch(KEY, 2)
         assert told is not None
         assert told["ranks"][0][:3] == [0, 137, 9], "a keeper that nobody heard has written down what it knew"
         await host.forget(KEY)

@@ -58,7 +58,7 @@ class Torment:
         if number not in self.harmed:
             assert ended == dict.fromkeys(range(RANKS), (code, 0))
             assert output == dict.fromkeys(range(RANKS), b"".join(b"%d\n" % line for line in range(1, LINES + 1)))
-        await keepers_of(self.host).end(KEY, number)
+        await keepers_of(self.host).end_launch(KEY, number)
 
     async def heard(self, number: int) -> tuple[dict[int, bytes], dict[int, tuple[int, int]]]:
         """The whole output and the ends of a launch, by connections that break."""

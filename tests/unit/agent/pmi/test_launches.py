@@ -97,7 +97,7 @@ async def ran(host: LinuxHost, nodes: list[list[int]], *argv: object, breaks: ra
                         listener.send(frames.EXCHANGED, hub.again())
     assert all(listener.done for listener in listeners)
     for node in range(len(nodes)):
-        await keepers_of(host).end(KEY, node + 1)
+        await keepers_of(host).end_launch(KEY, node + 1)
     return listeners, hub
 
 

@@ -1,0 +1,192 @@
+"""Makes of a client's request what each node is to start: options, places, streams and variables, in the words of keepers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lattice.errors import Rejected
+from lattice.launches import options, programs, streams, variables
+from lattice.launches.binding import NodeCpus
+from lattice.launches.layout import LaunchLayout, NodeRanks
+from lattice.launches.options import Answer, LaunchDefaults, LaunchOptions
+from lattice.launches.streams import Streams
+from lattice.launches.variables import JobFacts
+from lattice_agent.attempts import NodeWork
+from lattice_agent.launches.client_side import ClientProcess, ClientSide
+from lattice_agent.launches.launch_run import RankExchange
+from lattice_agent.launches.record import LaunchRecord, NodePlaces
+from lattice_agent.standalone import frames
+from lattice_agent.standalone.frames import FrameError, LaunchRequest
+
+SHOWN = 200
+"""Characters of a command in records and logs."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A request that was read: its options, the caller's variables, and with --multi-prog the text of the programs."""
+
+    options: LaunchOptions
+    variables: Mapping[str, str]
+    request: LaunchRequest
+    programs: str = ""
+
+    def said(self) -> list[str]:
+        """Returns what the client is told before anything begins."""
+        return [f"srun: {note}" for note in self.options.notes] if self.options.verbose else []
+
+
+def plan_of(work: NodeWork, request: LaunchRequest) -> LaunchPlan | str:
+    """Returns what a request asks for, or the text that answers it (--help); raises Rejected for options that do not read."""
+    caller = dict(text.partition("=")[::2] for text in map(os.fsdecode, request.variables))
+    found = options.parse([os.fsdecode(word) for word in request.argv], caller, defaults_of(work))
+    if isinstance(found, Answer):
+        return found.text
+    if found.jobid and found.jobid.partition(".")[0] != str(work.number):
+        raise Rejected(f"--jobid={found.jobid}: this is allocation {work.number}; a launch runs in its caller's own", reason="NotServed")
+    return LaunchPlan(found, caller, request)
+
+
+def defaults_of(work: NodeWork) -> LaunchDefaults:
+    """Returns what an allocation asks of all its launches."""
+    tasks = work.total_tasks if work.total_tasks > 1 or len(work.nodes) == 1 else None
+    return LaunchDefaults(nodes=len(work.nodes), tasks=tasks, uenv=work.uenv, view=work.view)
+
+
+def interrupts(asked: LaunchOptions) -> int:
+    """Returns what one Ctrl-C does, as ACCEPTED says it."""
+    return 2 if asked.quit_on_interrupt else 1 if asked.disable_status else 0
+
+
+async def with_programs(client: ClientSide, plan: LaunchPlan) -> LaunchPlan:
+    """Returns the plan with the text of the file of --multi-prog, which the client reads with its own rights; raises Rejected."""
+    client.send(frames.READ, os.fsencode(plan.options.command[0]))
+    payload = await _answered(client, frames.CONTENT)
+    if not payload or payload[0]:
+        raise Rejected(f"--multi-prog: {plan.options.command[0]} cannot be read", reason="BadPrograms")
+    return replace(plan, programs=os.fsdecode(payload[1:]))
+
+
+async def _answered(client: ClientSide, kind: int) -> bytes:
+    """Returns the payload of the client's next frame, which must be of this type; raises Rejected for another, TimeoutError at its end."""
+    frame = await client.next_frame()
+    if frame is None:
+        raise TimeoutError
+    if frame.kind != kind:
+        raise Rejected(f"srun has answered with a frame {frame.kind}, not {kind}")
+    return frame.payload
+
+
+def record_of(plan: LaunchPlan, placed: LaunchLayout, number: int, request_id: str, process: ClientProcess, now: float) -> LaunchRecord:
+    """Returns the record of a new launch."""
+    nodes = tuple(
+        NodePlaces(part.name, part.index, part.ranks, part.cpus, tuple(sorted(part.held)), part.gpus, tuple(sorted(part.held_gpus)))
+        for part in placed.nodes
+    )
+    shown = " ".join(plan.options.command)[:SHOWN].encode(errors="replace").decode()
+    return LaunchRecord(
+        number, request_id, plan.options.name.encode(errors="replace").decode(), shown, nodes, caller_node=process.node,
+        caller_pid=process.pid, caller_ticks=process.ticks, begun=now,
+    )  # fmt: skip
+
+
+def recorded_layout(record: LaunchRecord) -> LaunchLayout:
+    """Returns where the ranks of a launch go that was begun before."""
+    nodes = tuple(
+        NodeRanks(part.name, part.index, part.ranks, part.cpus, part.gpus, frozenset(part.held), frozenset(part.held_gpus))
+        for part in record.nodes
+    )
+    return LaunchLayout(sum(len(part.ranks) for part in nodes), nodes, ())
+
+
+def plan_streams(work: NodeWork, plan: LaunchPlan, placed: LaunchLayout, number: int) -> Streams:
+    """Returns where a launch's streams come from and go to."""
+    names = streams.FileNames(work.number, number, plan.options.name, work.account or work.user)
+    return streams.plan_streams(plan.options, names, placed.total)
+
+
+async def open_files(client: ClientSide, planned: Streams) -> None:
+    """Has the client open the files of all tasks, with its own rights; raises Rejected where it cannot, after it has said why."""
+    for file in planned.opened:
+        client.send(frames.OPEN, frames.encode_open(file.stream, os.fsencode(file.path), append=file.append))
+    for file in planned.opened:
+        try:
+            error = frames.decode_opened(await _answered(client, frames.OPENED))[1]
+        except FrameError as flaw:
+            raise Rejected(f"srun has answered with no frame: {flaw}") from flaw
+        if error:
+            raise Rejected(f"{file.path} cannot be opened: {os.strerror(error)}")
+
+
+def input_of(plan: LaunchPlan, planned: Streams) -> str:
+    """Returns which ranks take the client's input: all, none, or a rank's number."""
+    from_file = any(file.stream == streams.INPUT for file in planned.opened)
+    return planned.stdin if plan.request.has_input or from_file else "none"
+
+
+def starts_of(
+    work: NodeWork, plan: LaunchPlan, placed: LaunchLayout, record: LaunchRecord, planned: Streams, nodes: Sequence[NodeCpus]
+) -> list[Mapping[str, Any]]:
+    """Returns what each node of a launch starts: the launch's half of `rank_start.LaunchDescription`."""
+    job, asked = _job(work, plan, record.number, nodes), plan.options
+    argvs = programs.read_programs(plan.programs, placed.total, asked.command[0]) if asked.multi_prog else ()
+    caller = variables.exported(asked, plan.variables)
+    shared = caller | variables.of_launch(job, asked, placed, plan.variables)
+    directory = os.path.normpath(os.path.join(os.fsdecode(plan.request.directory), asked.chdir))  # noqa: PTH118 - of the caller's node
+    pmi = _served(work, record) if asked.mpi != "none" else {}
+    found = list[Mapping[str, Any]]()
+    for place, part in enumerate(placed.nodes):
+        ranks = []
+        for local, rank in enumerate(part.ranks):
+            own = planned.of_task(rank, part.name, place)
+            ranks.append({
+                "rank": rank, "local": local, "argv": argvs[rank] if argvs else (), "environment": variables.of_rank(part, rank),
+                "cpus": part.cpus[local] if part.cpus else (), "stdin": own.stdin, "stdout": own.stdout, "stderr": own.stderr,
+            })  # fmt: skip
+        found.append({
+            "number": record.number, "argv": () if argvs else asked.command,
+            "environment": shared | variables.of_node(job, asked, placed, part), "workdir": directory, "umask": plan.request.umask,
+            "soft_limits": _limits(plan), "label": len(str(placed.total - 1)) if asked.label else 0, "unbuffered": asked.unbuffered,
+            "append": planned.append, "stdin": record.input, "ranks": ranks, "go": len(placed.nodes) == 1,
+            "pmi": pmi | {"node": place} if pmi else {},
+        })  # fmt: skip
+    return found
+
+
+def _job(work: NodeWork, plan: LaunchPlan, number: int, nodes: Sequence[NodeCpus]) -> JobFacts:
+    """Returns what tasks are told of their allocation."""
+    return JobFacts(
+        number=work.number, step=number, uid=work.key.uid, name=work.job_name, user=work.account or work.user, tenant=work.tenant,
+        vcluster=work.vcluster, nodes=work.nodes, cpus=tuple(len(node.cpus) for node in nodes), head=work.head, attempt=work.key.attempt,
+        project=work.project, submit_dir=plan.variables.get("LATTICE_SUBMIT_DIR", work.workdir), umask=plan.request.umask,
+    )  # fmt: skip
+
+
+def _limits(plan: LaunchPlan) -> dict[str, int]:
+    """Returns the caller's soft limits that hold for tasks, by name; those that do not read are left out."""
+    found = dict[str, int]()
+    for text in plan.request.limits:
+        name, _, value = text.decode(errors="replace").partition("=")
+        name = name.removeprefix("RLIMIT_")
+        wanted = plan.options.propagate is None or name in plan.options.propagate
+        if wanted and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit() and len(value) < 21:
+            found[name] = int(value)
+    return found
+
+
+def _served(work: NodeWork, record: LaunchRecord) -> dict[str, Any]:
+    """Returns the fields of a launch's PMI server that all nodes share."""
+    identity = f"lattice-{work.key.uid}-{work.key.attempt}-{record.number}"
+    return {"identity": identity, "nodes": [list(part.ranks) for part in record.nodes], "names": [part.name for part in record.nodes]}
+
+
+def make_exchange(record: LaunchRecord) -> RankExchange | None:
+    """Makes what joins the PMI servers of a launch's nodes; None: there is one node, or no PMI."""
+    if len(record.nodes) < 2 or not record.pmi:
+        return None
+    from lattice_agent.standalone.pmi.hub import Hub  # launches on one node never pay for it
+
+    return Hub([part.ranks for part in record.nodes], [part.name for part in record.nodes])

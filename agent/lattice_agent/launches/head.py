@@ -1,0 +1,311 @@
+"""The launches of one attempt, on the node that heads it: numbers from 0, each request once, CPUs in order of asking, which nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.guard import Guard
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, Rejected
+from lattice_agent.attempts import NodeWork
+from lattice_agent.launches import description, links, topology
+from lattice_agent.launches.client_side import ClientSide
+from lattice_agent.launches.description import LaunchPlan
+from lattice_agent.launches.interface import AttemptSource, KeeperHost
+from lattice_agent.launches.launch_run import EndRules, LaunchRun
+from lattice_agent.launches.links import NodeLink, OwnLink, PeerLink
+from lattice_agent.launches.record import BEGUN, OVER, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.peers.interface import LaunchPeers
+from lattice_agent.standalone import frames
+from lattice_agent.standalone.frames import LaunchRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lattice.launches.binding import NodeCpus
+    from lattice.launches.layout import CpusInUse, LaunchLayout
+    from lattice.launches.options import LaunchOptions
+
+log = logging.getLogger(__name__)
+
+ENDED_KEPT = 256
+"""Exit codes of finished launches that are kept for a client whose agent has lost the way to it."""
+MOST_LAUNCHES = 4096
+"""Most launches of an attempt at a time, those that wait included."""
+DESCRIBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class HeadTools:
+    """The means of a head: its node's name and processors, keepers, the other agents, and a group for launches' tasks."""
+
+    node: str
+    keepers: KeeperHost
+    peers: LaunchPeers
+    attempts: AttemptSource
+    clock: Clock
+    group: asyncio.TaskGroup
+    reserved_cpus: frozenset[int] = frozenset()
+    gpus: int = 0
+
+
+class AttemptLaunches:
+    """The launches of one attempt."""
+
+    def __init__(self, work: NodeWork, store: RecordStore, tools: HeadTools) -> None:
+        self.work, self.key = work, work.key
+        self._store, self._tools = store, tools
+        self._runs: dict[str, LaunchRun] = {}
+        self._ended: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        self._asking: set[str] = set()
+        self._next = 0
+        self._last_kept = -1
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self._cpus: dict[str, NodeCpus] = {}
+        self._guard = Guard(tools.clock, "a launch")
+
+    def is_idle(self) -> bool:
+        """Tells whether there is no launch, and nobody asks for one."""
+        return not self._runs and not self._asking
+
+    def adopt(self) -> None:
+        """Goes on with the launches that an agent before this one has begun."""
+        for record in self._store.read_all():
+            self._next = max(self._next, record.number + 1)
+            run = self._make_run(record)
+            event(log, "LaunchFound", allocation=self.key.uid, attempt=self.key.attempt, launch=record.number, message=record.state)
+            self._spawn(record, run, None)
+
+    async def serve(self, client: ClientSide, request: LaunchRequest) -> None:
+        """Serves one client until it leaves: begins its launch, or takes up the one that it has begun before."""
+        digits = request.request_id.hex()
+        run = self._runs.get(digits)
+        if run is None and digits in self._ended:
+            code, why = self._ended[digits]
+            client.send(frames.REFUSED if why else frames.FINISHED, frames.encode_refused(code, why))
+            return
+        if run is None and request.step is not None:
+            refuse(client, f"launch {self.work.number}.{request.step} is not known any more on node {self._tools.node}")
+            return
+        if digits in self._asking or len(self._runs) + len(self._asking) >= MOST_LAUNCHES:
+            most = f"{MOST_LAUNCHES} launches of this allocation wait or run, which is the limit: wait for some of them"
+            refuse(client, "this request is being served" if digits in self._asking else most)
+            return
+        try:
+            await (self._take_up(client, request, run) if run is not None else self._ask(client, request, digits))
+        except LatticeError as error:
+            refuse(client, error.message)
+        except TimeoutError:
+            pass  # the client has left before anything began
+
+    async def _take_up(self, client: ClientSide, request: LaunchRequest, run: LaunchRun) -> None:
+        """Serves the client of a launch that was begun before."""
+        plan = description.plan_of(self.work, request)
+        if not isinstance(plan, LaunchPlan):
+            raise Rejected("this request asks for no launch")
+        run.rules = rules_of(plan.options)
+        if run.record.state == BEGUN:
+            layout = description.recorded_layout(run.record)
+            run.describe_again(await self._starts(client, plan, layout, run.record))
+        await run.attend(client, had=dict(request.resumed), interrupts=description.interrupts(plan.options))
+
+    async def _ask(self, client: ClientSide, request: LaunchRequest, digits: str) -> None:
+        """Begins a launch, once its CPUs are free; raises Rejected, or TimeoutError where the client leaves before it has begun."""
+        plan = description.plan_of(self.work, request)
+        if not isinstance(plan, LaunchPlan):
+            client.send(frames.OUTPUT, frames.encode_output(frames.Output(0, 1, frames.STDOUT, 0, plan.encode(errors="surrogateescape"))))
+            client.send(frames.FINISHED, frames.encode_refused(0, ""))
+            return
+        for text in plan.said():
+            client.say(text)
+        self._asking.add(digits)
+        try:
+            async with client.unless_left():
+                if plan.options.multi_prog:
+                    plan = await description.with_programs(client, plan)
+                async with self._placed(client, plan.options) as (layout, number):
+                    record = description.record_of(plan, layout, number, digits, client.process, self._tools.clock.now())
+                    starts = await self._starts(client, plan, layout, record)
+                    self._note(record)
+                    run = self._make_run(record)
+                    run.rules = rules_of(plan.options)
+        finally:
+            self._asking.discard(digits)
+        self._spawn(record, run, starts)
+        await run.attend(client, had={}, interrupts=description.interrupts(plan.options))
+
+    async def _starts(self, client: ClientSide, plan: LaunchPlan, layout: LaunchLayout, record: LaunchRecord) -> list[Mapping[str, Any]]:
+        """Has the client open its files, and returns what each node is to start."""
+        nodes = await self._node_cpus()
+        streams = description.plan_streams(self.work, plan, layout, record.number)
+        await description.open_files(client, streams)
+        record.input = description.input_of(plan, streams)
+        starts = description.starts_of(self.work, plan, layout, record, streams, nodes)
+        record.pmi = any(start["pmi"] for start in starts)
+        return starts
+
+    def _note(self, record: LaunchRecord) -> None:
+        """Writes the record of a new launch; raises Rejected where there is no room for it."""
+        try:
+            self._store.keep_record(record)
+        except OSError as error:
+            raise Rejected(f"node {self._tools.node} cannot note the launch: {error.strerror}") from error
+        if self._last_kept >= 0:
+            self._store.drop_record(self._last_kept)
+            self._last_kept = -1
+
+    # CPUs
+
+    @asynccontextmanager
+    async def _placed(self, client: ClientSide, options: LaunchOptions) -> AsyncIterator[tuple[LaunchLayout, int]]:
+        """Yields where the ranks go, and the launch's number, once its CPUs are free, in order of asking.
+
+        Within the block nobody else is given any. Raises Rejected for what can never run, and where --immediate waits for nothing more.
+        """
+        from lattice.launches.layout import CpusInUse
+
+        nodes = await self._node_cpus()
+        if options.overlap:
+            layout = self._lay_out(client, options, nodes)
+            assert not isinstance(layout, CpusInUse)  # noqa: S101 - it shares what it finds
+            yield layout, self._number()
+            return
+        patience = asyncio.timeout(options.immediate)
+        try:
+            async with patience:
+                await self._turn.acquire()
+                try:
+                    layout = await self._free_layout(client, options, nodes)
+                except BaseException:
+                    self._turn.release()
+                    raise
+        except TimeoutError:
+            if patience.expired():
+                raise Rejected(f"the launch finds too few CPUs within {options.immediate:g} s (--immediate)") from None
+            raise
+        try:
+            yield layout, self._number()
+        finally:
+            self._turn.release()
+
+    def _number(self) -> int:
+        """Returns the next launch's number."""
+        number, self._next = self._next, self._next + 1
+        return number
+
+    def _lay_out(self, client: ClientSide, options: LaunchOptions, nodes: list[NodeCpus]) -> LaunchLayout | CpusInUse:
+        """Returns where the ranks go, or that what they need is in use; raises Rejected for what can never run."""
+        from lattice.launches.layout import CpusInUse, lay_out
+
+        found = lay_out(options, nodes, busy=self._in_use(lambda part: part.held), busy_gpus=self._in_use(lambda part: part.held_gpus))
+        for warning in () if isinstance(found, CpusInUse) or options.quiet else found.warnings:
+            client.say(f"srun: {warning}")
+        return found
+
+    async def _free_layout(self, client: ClientSide, options: LaunchOptions, nodes: list[NodeCpus]) -> LaunchLayout:
+        """Returns where the ranks go, as soon as there are enough CPUs; says to the client, once a text, what it waits for."""
+        from lattice.launches.layout import CpusInUse
+
+        said = ""
+        while True:
+            self._freed.clear()
+            found = self._lay_out(client, options, nodes)
+            if not isinstance(found, CpusInUse):
+                return found
+            if options.immediate == 0:
+                raise Rejected(found.message)
+            if found.message != said and not options.quiet:
+                said = found.message
+                client.say(f"srun: {said}")
+            await self._freed.wait()
+
+    def _in_use(self, held: Callable[[NodePlaces], Sequence[int]]) -> dict[str, frozenset[int]]:
+        """Returns what launches have of one kind (`held` says of which), by node."""
+        found: dict[str, set[int]] = {}
+        for run in self._runs.values():
+            for places in run.record.nodes if run.record.state != OVER else ():
+                found.setdefault(places.name, set()).update(held(places))
+        return {name: frozenset(numbers) for name, numbers in found.items()}
+
+    async def _node_cpus(self) -> list[NodeCpus]:
+        """Returns what the attempt has on each of its nodes, asked once; raises Rejected for a node that does not say it."""
+        missing = [node for node in self.work.nodes if node not in self._cpus]
+        async with asyncio.TaskGroup() as group:
+            asked = {node: group.create_task(self._described(node)) for node in missing}
+        for node, task in asked.items():
+            found = task.result()
+            if isinstance(found, str):
+                raise Rejected(found)
+            self._cpus[node] = found
+        return [self._cpus[node] for node in self.work.nodes]
+
+    async def _described(self, node: str) -> NodeCpus | str:
+        """Asks a node for its CPUs; returns a sentence where it refuses or does not answer."""
+        from lattice.launches.binding import NodeCpus
+
+        try:
+            if node == self._tools.node:
+                body: Mapping[str, Any] = topology.describe_cores(self._tools.reserved_cpus, self._tools.gpus)
+            else:
+                address = await self._tools.attempts.address(node)
+                body = await links.describe_node(self._tools.peers, address, node, self.key, within=DESCRIBE_SECONDS)
+            cores, domains, gpus = topology.read_description(body)
+        except (LatticeError, ValueError, IndexError) as error:
+            return f"node {node} cannot take part in a launch: {error}"
+        return NodeCpus(node, cores, domains, gpus)
+
+    # runs
+
+    def _make_run(self, record: LaunchRecord) -> LaunchRun:
+        """Makes the launch of a record, which counts from now on, and takes its CPUs."""
+        run = LaunchRun(
+            self.key, record, [self._link(places.name, record.number) for places in record.nodes], store=self._store,
+            clock=self._tools.clock, attempt_over=lambda: self._tools.attempts.is_over(self.key), on_over=self._freed.set,
+            exchange=description.make_exchange(record),
+        )  # fmt: skip
+        self._runs[record.request_id] = run
+        return run
+
+    def _link(self, node: str, number: int) -> NodeLink:
+        """Returns the way to a launch's keeper on a node of the attempt."""
+        tools = self._tools
+        if node == tools.node:
+            return OwnLink(tools.keepers, self.key, number, tools.clock)
+        return PeerLink(tools.peers, tools.attempts, node, self.key, number)
+
+    def _spawn(self, record: LaunchRecord, run: LaunchRun, starts: list[Mapping[str, Any]] | None) -> None:
+        """Begins the task of a launch, which outlives its client's conversations."""
+        self._tools.group.create_task(self._run(record, run, starts))
+
+    async def _run(self, record: LaunchRecord, run: LaunchRun, starts: list[Mapping[str, Any]] | None) -> None:
+        """Runs a launch to its end, and drops it; the record of the last number stays, so that none is given twice."""
+        name = str(record.number)
+        await self._guard.attempt_async(name, lambda: run.run(starts))
+        self._guard.drop(name)
+        self._runs.pop(record.request_id, None)
+        self._freed.set()
+        self._ended[record.request_id] = (record.code, record.refusal)
+        while len(self._ended) > ENDED_KEPT:
+            self._ended.popitem(last=False)
+        if record.number == self._next - 1:
+            self._last_kept = record.number  # so that an agent that is started again gives no number twice
+        else:
+            self._store.drop_record(record.number)
+
+
+def refuse(client: ClientSide, why: str, code: int = 1) -> None:
+    """Refuses a client's request with a sentence."""
+    client.send(frames.REFUSED, frames.encode_refused(code, why))
+
+
+def rules_of(options: LaunchOptions) -> EndRules:
+    """Returns what ends a launch before its last rank."""
+    return EndRules(options.kill_on_bad_exit, options.wait_seconds, options.time_seconds, bool(options.quiet))

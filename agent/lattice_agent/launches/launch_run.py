@@ -1,0 +1,521 @@
+"""One launch, as the agent that heads its attempt runs it: all ranks start or none, output, input, signals, its end and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Retry
+from lattice_agent.attempts import Key
+from lattice_agent.launches.client_side import ClientSide
+from lattice_agent.launches.links import NodeLink
+from lattice_agent.launches.record import BEGUN, OVER, STARTED, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.standalone import frames
+from lattice_agent.standalone.frames import Frame, FrameError
+
+log = logging.getLogger(__name__)
+
+CLIENT_SECONDS = 60.0
+"""How long a launch goes on without its client."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+AT_ONCE = b"\1"
+"""The payload of an END without grace."""
+
+
+@dataclass(frozen=True)
+class EndRules:
+    """The rules that end a launch before its last rank: `-K`, `-W` and `-t` of srun; a restarted agent has them again with the client."""
+
+    kill_on_bad_exit: bool = False
+    wait_seconds: float | None = None
+    time_seconds: float | None = None
+    quiet: bool = False
+
+
+class RankExchange(Protocol):
+    """Joins the PMI servers of a launch's nodes; `standalone.pmi.hub.Hub` is the implementation."""
+
+    def receive(self, node: int, payload: bytes) -> list[tuple[int, bytes]]:
+        """Takes a node's message; returns what goes to which node."""
+        ...
+
+    def again(self) -> bytes:
+        """Returns the message that brings a node up to date, whenever the way to it stands anew."""
+        ...
+
+    @property
+    def failure(self) -> Any:
+        """Returns why the launch is to end at once, with a `sentence`; None: it is not."""
+        ...
+
+
+@dataclass(eq=False)
+class NodePart:
+    """One node of a launch: its ranks, the way to its keeper, and what of the keeper's frames the client has not had."""
+
+    place: int
+    ranks: NodePlaces
+    link: NodeLink
+    seen: int = 0
+    acknowledged: int = 0
+    kept: deque[tuple[int, Frame]] = field(default_factory=deque)
+    """Frames for the client that it has not acknowledged, with their numbers."""
+    had: int = 0
+    ended: set[int] = field(default_factory=set)
+    room: int | None = None
+    stands: bool = False
+    done: int = 0
+    """The number of its last frame; 0: its ranks have not all ended."""
+    closed: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Tells whether none of its ranks is left."""
+        return self.done > 0 or self.closed
+
+
+class LaunchRun:
+    """Runs one launch from its record to its end; it has one client at most, and goes on without one for a minute."""
+
+    def __init__(
+        self,
+        key: Key,
+        record: LaunchRecord,
+        links: Sequence[NodeLink],
+        *,
+        store: RecordStore,
+        clock: Clock,
+        attempt_over: Callable[[], bool],
+        on_over: Callable[[], None],
+        exchange: RankExchange | None = None,
+    ) -> None:
+        """Calls `on_over` once no rank is left. `exchange` None: its ranks stand on one node, or have no PMI."""
+        self.key, self.record, self.rules = key, record, EndRules()
+        self.parts = [NodePart(at, places, link) for at, (places, link) in enumerate(zip(record.nodes, links, strict=True))]
+        self._store, self._clock = store, clock
+        self._attempt_over, self._on_over, self._exchange = attempt_over, on_over, exchange
+        self._client: ClientSide | None = None
+        self._starts: list[Mapping[str, Any]] | None = None
+        self._described = asyncio.Event()
+        self._released = asyncio.Event()
+        self._abandoned = False
+        self._end: bytes | None = None
+        self._signals: list[int] = []
+        self._input: deque[tuple[int, bytes]] = deque()
+        self._input_end: int | None = None
+        self._room = -1
+        self._first_end: float | None = None
+
+    # its life
+
+    async def run(self, starts: list[Mapping[str, Any]] | None) -> None:
+        """Runs the launch until no rank, no keeper and no client is left; `starts` describes it by node, None: it was started before.
+
+        What was begun and not started waits for its client, who says again what is to start.
+        """
+        self._starts = starts
+        if starts is not None or self.record.state != BEGUN:
+            self._described.set()
+        if self._client is None:
+            self._watch_for_client()
+        async with asyncio.TaskGroup() as group:
+            timers = group.create_task(self._keep_time())
+            following = [group.create_task(self._follow(part)) for part in self.parts]
+            await asyncio.wait(following)
+            self._conclude()
+            await self._released.wait()
+            timers.cancel()
+
+    async def _follow(self, part: NodePart) -> None:
+        """Keeps the way to a node's keeper up until the launch is gone there, or its attempt is over."""
+        await self._described.wait()
+        pause = FIRST_PAUSE
+        while not part.closed:
+            start = self._starts[part.place] if self._starts is not None and not part.stands and self._end is None else None
+            try:
+                await part.link.carry(start, partial(self._receive, part))
+            except Retry as error:
+                if self._attempt_over():
+                    self._lose(part, f"node {part.ranks.name} is away: {error.message}")
+                    break
+            await self._clock.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _keep_time(self) -> None:
+        """Ends the launch when its time is over, or some time after its first rank's end, as its rules ask."""
+        while True:
+            await self._clock.sleep(0.5)
+            now = self._clock.monotonic()
+            rules = self.rules
+            if rules.time_seconds is not None and self._clock.now() - self.record.begun >= rules.time_seconds:
+                self._tell(f"srun: error: the launch has run for its time limit of {rules.time_seconds:g} s: it is ended")
+                self.end_ranks()
+                return
+            if rules.wait_seconds is not None and self._first_end is not None and now - self._first_end >= rules.wait_seconds:
+                self._tell(f"srun: the first task has ended {rules.wait_seconds:g} s ago: the others are ended")
+                self.end_ranks()
+                return
+
+    # what nodes say
+
+    def _receive(self, part: NodePart, frame: Frame) -> None:
+        """Takes one frame of a node's keeper; one that is malformed is dropped and logged."""
+        try:
+            self._take(part, frame)
+        except (FrameError, ValueError, KeyError, TypeError) as error:
+            event(
+                log, "FrameRefused", logging.WARNING, allocation=self.key.uid, attempt=self.key.attempt, node=part.ranks.name,
+                launch=self.record.number, message=str(error),
+            )  # fmt: skip
+
+    def _take(self, part: NodePart, frame: Frame) -> None:
+        """Takes one frame of a node's keeper; raises FrameError or ValueError for a malformed one."""
+        match frame.kind:
+            case frames.STATE:
+                self._stands(part, json.loads(frame.payload))
+            case frames.STARTED if frame.payload:
+                self._refuse(part, frame.payload.decode(errors="replace"))
+            case frames.OUTPUT:
+                output = frames.decode_output(frame.payload)
+                self._keep(part, output.number, frames.OUTPUT, frames.encode_output(_placed(output, part.place)))
+            case frames.ENDED:
+                self._rank_ended(part, frames.decode_ended(frame.payload))
+            case frames.EXCHANGE:
+                self._exchanged(part, *frames.decode_numbered(frame.payload))
+            case frames.KEEPER_SAY:
+                self._tell(frame.payload.decode(errors="replace"))
+            case frames.ROOM:
+                part.room = frames.decode_room(frame.payload)
+                self._give_room()
+            case frames.DONE:
+                self._done(part, *frames.decode_numbered(frame.payload))
+            case frames.REFUSED:
+                part.closed = True
+                self._refuse(part, frames.decode_refused(frame.payload)[1])
+            case frames.CLOSED:
+                self._closed(part, json.loads(frame.payload))
+            case _:
+                pass  # of a newer keeper
+
+    def _stands(self, part: NodePart, state: Mapping[str, Any]) -> None:
+        """Brings a keeper up to date to which the way stands anew: its order to begin or end, signals, input, exchange, what was had."""
+        part.stands = True
+        if isinstance(room := state.get("room"), int) and not isinstance(room, bool):
+            part.room = room
+        if self._exchange is not None:
+            part.link.send(Frame(frames.EXCHANGED, self._exchange.again()))
+        if self.record.state == STARTED:
+            part.link.send(Frame(frames.GO, b""))
+        elif all(each.stands for each in self.parts) and self._end is None:
+            self._begin()
+        for number in self._signals:
+            part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
+        if self._end is not None:
+            part.link.send(Frame(frames.END, self._end))
+        for offset, data in self._input:
+            part.link.send(Frame(frames.INPUT, frames.encode_input(offset, data)))
+        if self._input_end is not None:
+            part.link.send(Frame(frames.INPUT, frames.encode_input(self._input_end, b"")))
+        if part.acknowledged:
+            part.link.send(Frame(frames.HAD, frames.encode_had(0, part.acknowledged)))
+        self._give_room()
+
+    def _begin(self) -> None:
+        """Tells all keepers to begin, once every one of them has its ranks ready."""
+        self.record.state = STARTED
+        self._write()
+        for part in self.parts:
+            part.link.send(Frame(frames.GO, b""))
+
+    def _keep(self, part: NodePart, number: int, kind: int, payload: bytes) -> None:
+        """Keeps a frame for the client until it has acknowledged it, and sends it; one that was seen before is dropped."""
+        if number <= part.seen:
+            return
+        part.seen = number
+        if self._abandoned or number <= part.had:
+            self._acknowledge(part)
+            return
+        part.kept.append((number, Frame(kind, payload)))
+        if self._client is not None:
+            self._client.send(kind, payload)
+
+    def _rank_ended(self, part: NodePart, ended: frames.RankEnded) -> None:
+        """Passes a rank's end on, and ends the others where that is asked for."""
+        if ended.number <= part.seen:
+            return
+        if ended.rank not in part.ended:
+            part.ended.add(ended.rank)
+            if self._first_end is None:
+                self._first_end = self._clock.monotonic()
+            if ended.code and ended.number > part.had and self._end is None:
+                self._tell(f"srun: error: {part.ranks.name}: task {ended.rank}: {describe_end(ended.code, ended.signal)}")
+            if ended.code and self.rules.kill_on_bad_exit and self._end is None:
+                self._tell("srun: error: a task has failed, and --kill-on-bad-exit is set: the launch is ended")
+                self.end_ranks()
+        placed = frames.RankEnded(part.place, ended.number, ended.rank, ended.code, ended.signal)
+        self._keep(part, ended.number, frames.ENDED, frames.encode_ended(placed))
+
+    def _exchanged(self, part: NodePart, number: int, payload: bytes) -> None:
+        """Gives a node's message to the exchange of ranks, and sends what comes of it; ends the launch at once where that fails."""
+        if number > part.seen:
+            part.seen = number
+            self._acknowledge(part)
+        if self._exchange is None:
+            return
+        for place, answer in self._exchange.receive(part.place, payload):
+            self.parts[place].link.send(Frame(frames.EXCHANGED, answer))
+        if self._exchange.failure is not None and self._end != AT_ONCE:
+            self._tell(f"srun: error: {self._exchange.failure.sentence}")
+            self.end_ranks(at_once=True)
+
+    def _done(self, part: NodePart, number: int, body: bytes) -> None:
+        """Notes what a keeper reports once all its ranks have ended."""
+        if number <= part.seen:
+            return
+        part.seen, part.done = number, number
+        report = json.loads(body)
+        self.record.done[part.place] = report
+        if failure := report.get("failure"):
+            self._refuse(part, str(failure))
+        self._over_or_write()
+        self._acknowledge(part)
+
+    def _closed(self, part: NodePart, report: Mapping[str, Any]) -> None:
+        """Notes that a launch is removed on a node; ranks of which nobody knows the end were killed with their keeper."""
+        part.closed = True
+        if part.done or part.place in self.record.done:
+            self._conclude()
+            return
+        noted = report.get("noted")
+        self.record.done[part.place] = noted
+        if noted is None and not self.record.refusal:
+            self._tell(f"srun: error: {part.ranks.name}: the process that kept the tasks was killed, and they with it")
+        self._over_or_write()
+
+    def _lose(self, part: NodePart, why: str) -> None:
+        """Gives a node up that cannot be reached any more: its attempt is over."""
+        part.closed = True
+        if not part.done:
+            self.record.done[part.place] = None
+            self._tell(f"srun: error: {why}")
+            self._over_or_write()
+
+    def _refuse(self, part: NodePart, sentence: str) -> None:
+        """Ends a launch that cannot start, because of this node."""
+        if not self.record.refusal:
+            named = len(self.parts) > 1 and part.ranks.name not in sentence
+            self.record.refusal = f"node {part.ranks.name}: {sentence}" if named else sentence
+            self.end_ranks(at_once=True)
+        self._over_or_write()
+
+    def _over_or_write(self) -> None:
+        """Concludes the exit code once no rank is left, and writes the record."""
+        if self.record.state != OVER and all(part.over for part in self.parts):
+            self.record.state, self.record.ended = OVER, self._clock.now()
+            self.record.code = exit_code(self.record)
+            self._write()
+            self._on_over()
+            self._conclude()
+        elif self.record.state != OVER:
+            self._write()
+
+    def _write(self) -> None:
+        """Writes the record; one that cannot be written is logged: only a restart of the agent needs it."""
+        try:
+            self._store.keep_record(self.record)
+        except OSError as error:
+            event(log, "LaunchNotNoted", logging.WARNING, allocation=self.key.uid, launch=self.record.number, message=str(error))
+
+    def _acknowledge(self, part: NodePart) -> None:
+        """Tells a keeper which frames it needs to keep no longer: those before the first that the client has not had."""
+        number = part.kept[0][0] - 1 if part.kept else part.seen
+        if number > part.acknowledged:
+            part.acknowledged = number
+            part.link.send(Frame(frames.HAD, frames.encode_had(0, number)))
+
+    # the client
+
+    async def attend(self, client: ClientSide, *, had: Mapping[int, int], interrupts: int = 0) -> None:
+        """Serves a client until it leaves; `had`: by place, the last frame that it has written out. It takes an older client's place."""
+        if self._client is not None:
+            self._client.close()
+        self._client, self._room = client, -1
+        client.send(frames.ACCEPTED, frames.encode_accepted(self.record.number, len(self.parts), interrupts))
+        for part in self.parts:
+            self._had(part, had.get(part.place, 0))
+            for _, frame in part.kept:
+                client.send(frame.kind, frame.payload)
+        self._give_room()
+        self._conclude()
+        try:
+            while (heard := await client.next_frame()) is not None:
+                self._hear(heard)
+        except FrameError as error:
+            event(log, "ClientRefused", allocation=self.key.uid, launch=self.record.number, message=str(error))
+            client.close()
+        finally:
+            if self._client is client:
+                self._client = None
+                self._client_left(client)
+
+    def describe_again(self, starts: list[Mapping[str, Any]]) -> None:
+        """Is told again what is to start, for a launch that was begun and not started before the agent was started again."""
+        if self._starts is None and not self._described.is_set():
+            self._starts = starts
+            self._described.set()
+
+    def _hear(self, frame: Frame) -> None:
+        """Takes one frame of the client; raises FrameError for a malformed one, and for input beyond the room that it was given."""
+        match frame.kind:
+            case frames.INPUT:
+                self._take_input(*frames.decode_input(frame.payload))
+            case frames.SIGNAL:
+                self.send_signal(frames.decode_signal(frame.payload))
+            case frames.HAD:
+                place, number = frames.decode_had(frame.payload)
+                if place < len(self.parts):
+                    self._had(self.parts[place], number)
+                self._conclude()
+            case frames.OPENED:
+                if frames.decode_opened(frame.payload)[1]:
+                    self.end_ranks()
+            case _:
+                raise FrameError(f"no frame of a client: {frame.kind}")
+
+    def _had(self, part: NodePart, number: int) -> None:
+        """Drops the frames of a node up to this number, which the client has written out."""
+        part.had = max(part.had, number)
+        while part.kept and part.kept[0][0] <= part.had:
+            part.kept.popleft()
+        self._acknowledge(part)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to all ranks."""
+        with suppress(ValueError):
+            event(log, "LaunchSignalled", allocation=self.key.uid, launch=self.record.number, message=signal.Signals(number).name)
+        self._signals.append(number)
+        del self._signals[:-8]
+        for part in self.parts:
+            part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
+
+    def end_ranks(self, *, at_once: bool = False) -> None:
+        """Ends all ranks: TERM, grace, KILL, or KILL at once."""
+        self._end = AT_ONCE if at_once else (self._end or b"")
+        self._described.set()
+        for part in self.parts:
+            part.link.send(Frame(frames.END, self._end))
+
+    def _takers(self) -> list[NodePart]:
+        """Returns the nodes whose ranks take the client's input and have not ended."""
+        wanted = self.record.input
+        return [
+            part for part in self.parts if not part.over and (wanted == "all" or (wanted.isdigit() and int(wanted) in part.ranks.ranks))
+        ]
+
+    def _give_room(self) -> None:
+        """Tells the client up to which offset every node has room for its input, where that has grown."""
+        takers = self._takers()
+        if self._client is None or not takers or any(part.room is None for part in takers):
+            return
+        room = min(part.room or 0 for part in takers)
+        while self._input and self._input[0][0] + len(self._input[0][1]) <= room - frames.INPUT_WINDOW:
+            self._input.popleft()
+        if room > self._room:
+            self._room = room
+            self._client.send(frames.ROOM, frames.encode_room(room))
+
+    def _take_input(self, offset: int, data: bytes) -> None:
+        """Passes input on to the nodes that take it, and keeps it until all have it; raises FrameError for more than there is room for."""
+        if offset + len(data) > max(self._room, 0):
+            raise FrameError(f"input up to {offset + len(data)}, where there is room up to {max(self._room, 0)}")
+        end = self._input[-1][0] + len(self._input[-1][1]) if self._input else 0
+        if data and offset + len(data) > end:
+            self._input.append((offset, data))
+        elif not data:
+            self._input_end = offset
+        for part in self._takers():
+            part.link.send(Frame(frames.INPUT, frames.encode_input(offset, data)))
+
+    def _tell(self, text: str) -> None:
+        """Sends lines for people to the client's standard error, unless none is there."""
+        if self._client is not None:
+            self._client.say(text)
+
+    def _conclude(self) -> None:
+        """Sends the exit code once no rank is left and the client has had everything; releases a launch that nobody waits for."""
+        if self.record.state != OVER or not all(part.over for part in self.parts):
+            return
+        if self._abandoned:
+            self._released.set()
+        elif self._client is not None and not any(part.kept for part in self.parts):
+            if self.record.refusal:
+                self._client.send(frames.REFUSED, frames.encode_refused(self.record.code, self.record.refusal))
+            else:
+                self._client.send(frames.FINISHED, frames.encode_refused(self.record.code, ""))
+            self._client.close()
+            self._released.set()
+
+    def _client_left(self, client: ClientSide) -> None:
+        """Ends the launch of a client whose process has gone; else waits for it to come again."""
+        if self._released.is_set():
+            return
+        if client.is_gone:
+            self.abandon()
+        else:
+            self._watch_for_client()
+
+    def _watch_for_client(self) -> None:
+        """Gives the launch up if no client has come for a minute."""
+        asyncio.get_running_loop().call_later(CLIENT_SECONDS, self._abandon_without_client)
+
+    def _abandon_without_client(self) -> None:
+        """Gives the launch up unless a client is there."""
+        if self._client is None:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Ends a launch whose client has gone for good: TERM, grace, KILL, and nobody gets its output."""
+        if self._abandoned or self._released.is_set():
+            return
+        self._abandoned = True
+        event(log, "LaunchAbandoned", allocation=self.key.uid, attempt=self.key.attempt, launch=self.record.number)
+        if self.record.state != OVER:
+            self.end_ranks()
+        for part in self.parts:
+            part.kept.clear()
+            self._acknowledge(part)
+        self._conclude()
+
+
+def exit_code(record: LaunchRecord) -> int:
+    """Returns a launch's exit code: the highest of its ranks', 128 + n for signal n; 137 where a rank's end is unknown, 1 where it did not
+    start.
+    """
+    if record.refusal:
+        return 1
+    codes = [137 if report is None else max((int(row[1]) for row in report.get("ranks", ())), default=0) for report in record.done.values()]
+    return max(codes, default=0)
+
+
+def describe_end(code: int, number: int) -> str:
+    """Returns how a task has ended, as srun says it."""
+    if not number:
+        return f"Exited with exit code {code}"
+    with suppress(ValueError):
+        return signal.strsignal(number) or f"Signal {number}"
+    return f"Signal {number}"
+
+
+def _placed(output: frames.Output, place: int) -> frames.Output:
+    """Returns output with the place of its node in the launch."""
+    return frames.Output(place, output.number, output.stream, output.rank, output.data)

@@ -1,0 +1,292 @@
+"""Serves the launches of this node: for its own work, for the agents of other nodes, and after a restart of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.guard import Guard
+from lattice.daemon.logs import event
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import NODES
+from lattice.views import Node
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host import users
+from lattice_agent.launches import caller, socket_server
+from lattice_agent.launches.caller import Caller
+from lattice_agent.launches.interface import AttemptHere, AttemptSource, KeeperHost
+from lattice_agent.peers.interface import ByteStream, LaunchOrder, LaunchPeers
+from lattice_agent.standalone import frames
+from lattice_agent.standalone.frames import Decoder, Frame, FrameError
+
+if TYPE_CHECKING:
+    from lattice_agent.launches.head import AttemptLaunches
+
+log = logging.getLogger(__name__)
+
+PROGRAMS: Final = socket_server.PROGRAMS
+LAUNCHES: Final = "launch"
+"""The directory of the socket and of `srun`, in the agent's state directory."""
+
+
+def launch_directory(state_dir: Path) -> Path:
+    """Returns the directory of the socket and of `srun`: work executes what stands in the state directory, which /run often forbids."""
+    return state_dir.resolve() / LAUNCHES
+
+
+class RunningAttempts:
+    """Finds the attempts that run on this node, by its state machine and its journal, and other nodes by their LatticeNodes."""
+
+    def __init__(self, cluster: Cluster, running: Callable[[Key], bool], read_work: Callable[[Key], NodeWork | None]) -> None:
+        """Asks `running` whether an attempt runs here, and `read_work`, which may block, for its journal."""
+        self._cluster, self._running, self._read_work = cluster, running, read_work
+        self._found: dict[Key, AttemptHere] = {}
+        self._addresses: dict[str, str] = {}
+
+    async def find_attempt(self, key: Key) -> AttemptHere | None:
+        """Returns an attempt that runs here, from its start to its end; None: there is none."""
+        if not self._running(key):
+            self._found.pop(key, None)
+            return None
+        if key not in self._found:
+            found = await asyncio.to_thread(self._look, key)
+            if found is None:
+                return None
+            self._found = {each: here for each, here in self._found.items() if self._running(each)} | {key: found}
+        return self._found[key]
+
+    def _look(self, key: Key) -> AttemptHere | None:
+        """Returns an attempt by its journal and its user's account; None: the journal does not read. Raises Rejected."""
+        work = self._read_work(key)
+        if work is None:
+            return None
+        return AttemptHere(work, users.account(work.account or work.user, min_uid=work.min_uid, node=work.node).uid)
+
+    def is_over(self, key: Key) -> bool:
+        """Tells whether an attempt has ended on this node, or is not known here."""
+        return not self._running(key)
+
+    async def address(self, node: str) -> str:
+        """Returns where the agent of another node listens, as its LatticeNode says; the last answer where the API server gives none.
+
+        Raises NotFound, Retry.
+        """
+        try:
+            found = (await self._cluster.get(NODES, node, type=Node)).status.address
+        except Retry:
+            found = self._addresses.get(node, "")
+        if not found:
+            raise Retry(f"node {node} has not said where its agent listens", reason="NodeAway")
+        self._addresses[node] = found
+        return found
+
+
+class LaunchService:
+    """Answers clients of `srun` on this node, and other agents about launches (peers.interface.LaunchSide)."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        directory: Path,
+        srun: Path,
+        root: str,
+        run_directory: Callable[[Key], Path],
+        keepers: KeeperHost,
+        attempts: AttemptSource,
+        peers: LaunchPeers,
+        clock: Clock,
+        reserved_cpus: frozenset[int] = frozenset(),
+        gpus: int = 0,
+    ) -> None:
+        """Keeps the socket and a copy of `srun` in `directory`; `root`: the path of the node's scopes below the mount of cgroup v2;
+        `run_directory` gives that of an attempt.
+        """
+        self.node, self._directory, self._srun, self._root = node, directory, srun, root
+        self._run_directory, self._keepers, self._attempts, self._peers, self._clock = run_directory, keepers, attempts, peers, clock
+        self._reserved_cpus, self._gpus = reserved_cpus, gpus
+        self._heads: dict[Key, AttemptLaunches] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self, found: list[Key]) -> None:
+        """Serves launches until cancelled; `found` are the attempts that ran here before this agent, whose launches go on.
+
+        Where the socket cannot be made that is logged, and other nodes' launches are served alone.
+        """
+        async with asyncio.TaskGroup() as self._group:
+            for key in found:
+                self._group.create_task(self._guarded(key))
+            try:
+                if why := await asyncio.to_thread(socket_server.install, self._directory, self._srun):
+                    event(log, "LaunchesNotOffered", logging.WARNING, node=self.node, message=f"work here finds no srun: {why}")
+                listener = await asyncio.to_thread(socket_server.listen, self._directory)
+            except OSError as error:
+                event(log, "LaunchesNotOffered", logging.ERROR, node=self.node, message=f"{self._directory}: {error}")
+            else:
+                with listener:
+                    await socket_server.SocketServer(listener, self._root, self._serve_own, self._group, self._clock).run()
+            await asyncio.Event().wait()
+
+    async def _guarded(self, key: Key) -> None:
+        """Goes on with an attempt's launches; an error in it is logged, and concerns no other attempt."""
+        await Guard(self._clock, "launches of an attempt").attempt_async(f"{key.uid}-{key.attempt}", lambda: self._adopt(key))
+
+    async def _adopt(self, key: Key) -> None:
+        """Goes on with the launches of an attempt that ran before this agent, and removes what no keeper keeps any more."""
+        try:
+            here = await self._attempts.find_attempt(key)
+            if here is not None and here.work.head == self.node:
+                self._head_of(here.work)
+        except LatticeError as error:
+            event(log, "LaunchesNotAdopted", logging.WARNING, allocation=key.uid, attempt=key.attempt, message=error.message)
+
+    def _head_of(self, work: NodeWork) -> AttemptLaunches:
+        """Returns the launches of an attempt that this node heads, taken up again where an agent before has begun them."""
+        from lattice_agent.launches.head import AttemptLaunches, HeadTools  # nobody pays for launches that has none
+        from lattice_agent.launches.record import RecordStore
+
+        assert self._group is not None  # noqa: S101 - `run` serves
+        self._heads = {key: head for key, head in self._heads.items() if not (self._attempts.is_over(key) and head.is_idle())}
+        found = self._heads.get(work.key)
+        if found is None:
+            tools = HeadTools(
+                self.node, self._keepers, self._peers, self._attempts, self._clock, self._group, self._reserved_cpus, self._gpus
+            )
+            found = self._heads[work.key] = AttemptLaunches(work, RecordStore(self._run_directory(work.key)), tools)
+            found.adopt()
+        return found
+
+    # clients on this node
+
+    async def _serve_own(
+        self, process: Caller, pidfd: int, stream: ByteStream, request: bytes, rest: list[Frame], decoder: Decoder
+    ) -> None:
+        """Serves a client on this node: here where this node heads its attempt, else by the head's agent."""
+        try:
+            here = await self._attempts.find_attempt(process.key)
+            why = self._refusal_of(process, here)
+        except LatticeError as error:
+            here, why = None, error.message
+        if here is None or why:
+            await _refuse(stream, why or "the allocation of this process does not run")
+        elif here.work.head == self.node:
+            ended = partial(caller.has_ended, pidfd)
+            await self._converse(here.work, (self.node, process.pid, process.ticks), ended, stream, request, rest, decoder)
+        else:
+            await self._forward(here.work, pidfd, stream, request, rest, decoder)
+
+    def _refusal_of(self, process: Caller, here: AttemptHere | None) -> str:
+        """Returns why a process may not launch, as a sentence; empty: it may."""
+        if here is None:
+            return "the allocation of this process does not run"
+        if process.uid != here.uid:
+            return f"launches are for the user of the allocation (uid {here.uid}), not for uid {process.uid}"
+        return ""
+
+    async def _converse(
+        self, work: NodeWork, process: tuple[str, int, int], ended: Callable[[], bool], stream: ByteStream, request: bytes,
+        rest: list[Frame], decoder: Decoder,
+    ) -> None:  # fmt: skip
+        """Serves one client of an attempt that this node heads, until it leaves."""
+        from lattice_agent.launches.client_side import ClientProcess, ClientSide
+
+        try:
+            asked = frames.decode_launch(request)
+        except FrameError as error:
+            await _refuse(stream, f"the request does not read: {error}")
+            return
+        client = ClientSide(stream, ClientProcess(*process), ended, decoder)
+        async with asyncio.TaskGroup() as group:
+            carrying = group.create_task(client.run(rest))
+            await self._head_of(work).serve(client, asked)
+            client.close()
+            await carrying
+
+    async def _forward(self, work: NodeWork, pidfd: int, stream: ByteStream, request: bytes, rest: list[Frame], decoder: Decoder) -> None:
+        """Carries a client's conversation to the agent that heads its attempt, both ways, until either ends."""
+        first = frames.encode(frames.LAUNCH, request) + b"".join(frames.encode(frame.kind, frame.payload) for frame in rest)
+        try:
+            address = await self._attempts.address(work.head)
+            async with self._peers.open_launch(work.head, address, LaunchOrder(work.key), forward=True) as peer:
+                await peer.write_bytes(first + decoder.rest())
+                async with asyncio.TaskGroup() as group:
+                    both = {group.create_task(_carry(stream, peer)), group.create_task(_carry(peer, stream))}
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                    for task in both:
+                        task.cancel()
+                if caller.has_ended(pidfd):
+                    with suppress(Retry):
+                        await peer.write_bytes(frames.encode(frames.HANGUP))
+        except (Retry, NotFound) as error:
+            event(log, "HeadAway", allocation=work.key.uid, attempt=work.key.attempt, node=work.head, message=error.message)
+
+    # what other agents ask (peers.interface.LaunchSide)
+
+    async def keep_launch(self, caller: str, order: LaunchOrder, stream: ByteStream) -> None:
+        """Starts or goes on with a launch's ranks on this node for the agent of the node `caller`, until it is removed or the call ends.
+
+        Raises Denied where that node does not head the attempt, Retry where the call breaks.
+        """
+        from lattice_agent.launches import links, topology
+
+        here = await self._found(order.key)
+        if here is None or here.work.head != caller:
+            raise Denied(f"node {caller} heads no attempt {order.key.attempt} of {order.key.uid} that runs here", reason="NotTheHead")
+        if order.describe:
+            body = topology.describe_cores(self._reserved_cpus, self._gpus)
+            await stream.write_bytes(frames.encode(frames.CLOSED, json.dumps(body).encode()))
+            return
+
+        async def refusal() -> str:
+            """Returns why nothing may start here any more; empty: it may."""
+            return f"the allocation does not run on node {self.node}" if self._attempts.is_over(order.key) else ""
+
+        await links.serve_keeper(self._keepers, order, stream, self._clock, refusal)
+
+    async def hear_client(self, caller: str, order: LaunchOrder, stream: ByteStream) -> None:
+        """Serves a client of `srun` that called the agent of the node `caller`; this node heads the attempt.
+
+        Raises Denied where that node is not of the attempt or this one does not head it, Retry where the call breaks.
+        """
+        here = await self._found(order.key)
+        if here is None or here.work.head != self.node or caller not in here.work.nodes:
+            raise Denied(f"node {self.node} heads no attempt {order.key.attempt} of {order.key.uid} with {caller}", reason="NotTheHead")
+        decoder, read = Decoder(socket_server.REQUEST_BYTES), list[Frame]()
+        while not read:
+            data = await stream.read_bytes()
+            if not data:
+                return
+            try:
+                read = decoder.feed(data)
+            except FrameError:
+                return
+        if read[0].kind == frames.LAUNCH:
+            await self._converse(here.work, (caller, 0, 0), lambda: False, stream, read[0].payload, read[1:], decoder)
+
+    async def _found(self, key: Key) -> AttemptHere | None:
+        """Returns an attempt that runs here; None: there is none, or its user is unknown here."""
+        try:
+            return await self._attempts.find_attempt(key)
+        except Rejected:
+            return None
+
+
+async def _carry(source: ByteStream, target: ByteStream) -> None:
+    """Carries bytes from one stream to the other until either ends."""
+    with suppress(Retry):
+        while data := await source.read_bytes():
+            await target.write_bytes(data)
+
+
+async def _refuse(stream: ByteStream, why: str) -> None:
+    """Refuses a client's request with a sentence; one that has gone is passed over."""
+    with suppress(Retry):
+        await stream.write_bytes(frames.encode(frames.REFUSED, frames.encode_refused(1, why)))
