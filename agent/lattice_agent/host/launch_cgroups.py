@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lattice.errors import Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.host.scopes import CgroupScopes, kill_cgroup
 
 KEEP, WORK, RANKS = "keep", "work", "launch-"
+MOST_LAUNCHES = 4096
+"""Of one attempt on one node at a time: each has a keeper, a process of root's that no limit of the work counts."""
+MOST_ASKED = 4
+"""Of so many other keepers a new one asks for the work's mount namespace, where there is no shim."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +41,22 @@ class LaunchCgroups:
         return self._scopes.directory(key)
 
     def make_launch(self, key: Key, number: int) -> LaunchEntrances:
-        """Makes the cgroups of a launch, and returns their files; may be repeated. Raises FileNotFoundError where the scope is gone."""
+        """Makes the cgroups of a launch, and returns their files; may be repeated.
+
+        Raises FileNotFoundError where the scope is gone, Rejected where it has more launches than a node keeps at a time.
+        """
         scope = self.scope(key)
         keepers = scope / KEEP
-        others = [str(path / "cgroup.procs") for path in keepers.iterdir() if path.is_dir()] if keepers.is_dir() else []
+        others = [entry.path for entry in os.scandir(keepers) if entry.is_dir()] if keepers.is_dir() else []
+        if len(others) >= MOST_LAUNCHES and str(keepers / str(number)) not in others:
+            raise Rejected(f"{len(others)} launches of it run on this node, which keeps {MOST_LAUNCHES} at a time: wait for some of them")
         for path in (keepers, keepers / str(number), scope / WORK / f"{RANKS}{number}"):
             path.mkdir(exist_ok=True)
         ranks = scope / WORK / f"{RANKS}{number}"
         *beside, _ = self._scopes.entrances(key).work_procs
         return LaunchEntrances(
             str(keepers / str(number) / "cgroup.procs"), (*beside, str(ranks / "cgroup.procs")), str(ranks / "cgroup.kill"),
-            {"cpu": str(ranks / "cpu.stat")}, (str(scope / "shim/cgroup.procs"), *others),
+            {"cpu": str(ranks / "cpu.stat")}, (f"{scope}/shim/cgroup.procs", *(f"{path}/cgroup.procs" for path in others[:MOST_ASKED])),
         )  # fmt: skip
 
     def keeper_pid(self, key: Key, number: int) -> int:

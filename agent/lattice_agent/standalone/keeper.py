@@ -464,7 +464,6 @@ def run(launch: LaunchDescription, report: int) -> None:
     """
     task_start.detach(report, b"lattice-keep")
     keeper, answer = Keeper(launch), {"pid": os.getpid(), "ticks": task_start.start_ticks("self")}
-    keeper.rank_start.report = report
     failure = _claim(keeper)
     if not failure:
         failure = _begin(keeper)

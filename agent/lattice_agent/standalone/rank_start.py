@@ -9,6 +9,7 @@ the user, in the attempt's mount namespaces, and a failure is said through a pip
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import select
@@ -174,8 +175,6 @@ class RankStart:
         """By rank's number on the node."""
         self._gate = self._failures = -1
         self._ready = -1
-        self.report = -1
-        """The pipe to the runner, which no rank may hold: its end is the answer's."""
         self._guard = -1
         """Of ranks in a container: they end where this is closed."""
 
@@ -323,6 +322,7 @@ class RankStart:
         launch, argv = self.launch, asked.argv or self.launch.argv
         environment: dict[str, str] = {}
         try:
+            close_others(ends.out, ends.err, ends.into, ends.pmi, *gate)
             for procs in joins:
                 write_file(procs, b"0")
             score_for_oom(WORK_OOM_SCORE)
@@ -338,16 +338,12 @@ class RankStart:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             os.umask(launch.umask)
             enter(launch.workdir)
-            self._take_descriptors(asked, ends)
-            environment = self._environment(asked, ends.pmi)
+            environment = self._environment(asked, self._take_descriptors(asked, ends))
             if "SLURM_PROCID" in environment:
                 environment["SLURM_TASK_PID"] = str(os.getpid())
             set_soft_limits(launch.soft_limits)
             program = find_program(argv[0], environment.get("PATH", PATH))
             waiting, arriving, _ = gate
-            os.close(self._gate)
-            if self.report >= 0:
-                os.close(self.report)
             os.write(arriving, b"1")
             os.close(arriving)
             if os.read(waiting, 1) == b"1" and os.getppid() == keeper:
@@ -360,8 +356,11 @@ class RankStart:
         finally:
             os._exit(127)
 
-    def _take_descriptors(self, asked: RankDescription, ends: Ends) -> None:
-        """Puts standard input, output and errors in their places: pipes, /dev/null, or files that are opened as the user."""
+    def _take_descriptors(self, asked: RankDescription, ends: Ends) -> int:
+        """Puts standard input, output and errors in their places: pipes, /dev/null, or files that are opened as the user.
+
+        Returns the number at which the rank finds the descriptor that it inherits, -1: there is none.
+        """
         into = ends.into if ends.into >= 0 else open_input(asked.stdin or os.devnull)
         out = ends.out if ends.out >= 0 else self._opened(asked.stdout)
         if ends.err >= 0:
@@ -373,8 +372,9 @@ class RankStart:
         for place, fd in enumerate((into, out, err)):
             os.set_blocking(fd, True)
             os.dup2(fd, place)
-        if ends.pmi >= 0:
-            os.set_inheritable(ends.pmi, True)
+        if ends.pmi < 0:
+            return -1
+        return fcntl.fcntl(ends.pmi, fcntl.F_DUPFD, 3)
 
     def _environment(self, asked: RankDescription, fd: int) -> dict[str, str]:
         """Returns the variables of a rank; `fd`: the number at which it finds the descriptor that it inherits, -1: none.
@@ -411,6 +411,15 @@ def stub_options(launch: LaunchDescription) -> list[str]:
     """Returns what the stub, which becomes a rank in the container, sets before: the caller's umask and soft limits."""
     limits = [(getattr(resource, f"RLIMIT_{name}", None), wanted) for name, wanted in launch.soft_limits.items()]
     return [f"umask={launch.umask:o}", *(f"soft={number}:{wanted}" for number, wanted in limits if number is not None)]
+
+
+def close_others(*kept: int) -> None:
+    """Closes all descriptors but the standard ones and these: a rank may open few files, and holds none of other ranks or the keeper."""
+    begin = 3
+    for fd in sorted({fd for fd in kept if fd >= begin}):
+        os.closerange(begin, fd)
+        begin = fd + 1
+    os.closerange(begin, 1 << 20)
 
 
 def enter(workdir: str) -> None:
