@@ -1,7 +1,7 @@
 """Does what an agent does with certificates once in weeks, in a process of its own: the library for it takes 10 MiB.
 
-`python -m lattice_agent.certificate_program request NODE HOST…` prints a new key and a certificate request as PEM; `… read` prints the facts
-of the certificate on its standard input as JSON.
+`python -m lattice_agent.certificate_program request NODE HOST…` prints a new key and a certificate request as PEM; `… read` prints the
+facts of the certificate on its standard input as JSON.
 """
 
 from __future__ import annotations
