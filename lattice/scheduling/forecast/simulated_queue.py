@@ -46,13 +46,15 @@ class SimulatedQueue:
     beginning of the simulation, NEVER where it has not started. `coarse`: believed durations are rounded up by an eighth at most.
     """
 
-    __slots__ = ("_coarse", "_entered", "by_set", "jobs", "mode", "order", "shapes", "starts")
+    __slots__ = ("_coarse", "_entered", "by_set", "jobs", "mode", "names_windows", "order", "shapes", "starts")
 
     def __init__(self, jobs: Sequence[Job], sets: int, mode: str = BACKFILL, *, coarse: bool) -> None:
         self._coarse = coarse
         self._entered = 0
         self.jobs = jobs
         self.mode = mode
+        self.names_windows = any(job.window >= 0 for job in jobs)
+        """Whether any of its jobs must run in a reservation window."""
         self.shapes: dict[tuple[object, ...], JobShape] = {}
         self.by_set: list[list[tuple[int, int, JobShape]]] = [[] for _ in range(sets)]
         self.order: list[tuple[int, JobShape]] = []

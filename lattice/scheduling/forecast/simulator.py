@@ -99,18 +99,21 @@ class BackfillSimulator:
     def _start_in_order(self, queue: SimulatedQueue, now: float, kept: Sequence[ShadowReservation], *, strict: bool) -> JobShape | None:
         """Starts jobs in order of rank until one does not fit; returns its shape, None where none is left.
 
-        Jobs beyond a cap are passed over.
+        Jobs beyond a cap are passed over, and so are those whose own window ends before they could start: they hold no reservation.
 
         `strict`: continues behind it with jobs of other sets of nodes.
         """
         cluster = self._cluster
-        if not cluster.capped and not strict:
+        if not cluster.capped and not strict and not queue.names_windows:
             return self._start_heads(queue, now, kept)
         head: JobShape | None = None
         asked = [shape for shape in queue.shapes.values() if cluster.within_caps(shape)]
         while asked:
             first = min(asked, key=_first_rank) if len(asked) > 1 else asked[0]
             if not cluster.fits(first, now) or not cluster.spares(first, now, kept):
+                if not strict and first.window >= 0 and cluster.reserve(first, now).shadow == NEVER:
+                    asked.remove(first)
+                    continue
                 head = head or first
                 if not strict:
                     break
@@ -124,7 +127,9 @@ class BackfillSimulator:
         return head
 
     def _start_heads(self, queue: SimulatedQueue, now: float, kept: Sequence[ShadowReservation]) -> JobShape | None:
-        """Starts jobs in order of rank until one does not fit; returns its shape, None where none is left. Only without caps."""
+        """Starts jobs in order of rank until one does not fit; returns its shape, None where none is left. Only without caps and
+        jobs that name a window.
+        """
         order, started, cluster = queue.order, queue.starts, self._cluster
         while order:
             rank, shape = order[0]

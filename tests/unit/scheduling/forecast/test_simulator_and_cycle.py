@@ -1,7 +1,8 @@
 """The simulator is the cycle in small: what it starts at once is what a cycle places, for the same queue, limits, windows and holders.
 
 The made clusters leave out what the simulator simplifies on purpose: ends lie within `NEAR` seconds, where a cycle rounds to whole
-seconds, one blocked candidate holds a reservation (EASY), and needs overlap wholly or not at all.
+seconds, one blocked candidate holds a reservation (EASY), needs overlap wholly or not at all, and nobody names a window that is to
+come: in a cycle such a candidate may hold the one reservation.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def scenes(draw: st.DrawFn) -> tuple[ClusterState, dict[str, list[Candidate]]]:
     )  # fmt: skip
     for index, kind in enumerate(kinds):
         made.node_cache.put(node(index, features=frozenset({kind})))
+    open_windows = [""]
     if draw(st.booleans()):
         start = NOW + draw(st.just(-5.0) | seconds)
+        open_windows += ["m"] if start < NOW else []
         closed = mask_of(index for index, kind in enumerate(kinds) if kind == "a")
         made.set_windows([ReservationWindow("m", start, max(start, NOW) + draw(seconds), closed)])
     for index in range(len(kinds)):
@@ -52,7 +55,7 @@ def scenes(draw: st.DrawFn) -> tuple[ClusterState, dict[str, list[Candidate]]]:
                 )
             )  # fmt: skip
     numbers = iter(range(100))
-    queues = {name: [draw(candidates(next(numbers), name)) for _ in range(draw(st.integers(0, 6)))] for name in made.policies}
+    queues = {name: [draw(candidates(next(numbers), name, open_windows)) for _ in range(draw(st.integers(0, 6)))] for name in made.policies}
     return made, queues
 
 
@@ -64,10 +67,10 @@ def policies(draw: st.DrawFn, name: str) -> Policy:
 
 
 @st.composite
-def candidates(draw: st.DrawFn, number: int, vcluster: str) -> Candidate:
-    """Pending work of either user on nodes of one kind."""
+def candidates(draw: st.DrawFn, number: int, vcluster: str, open_windows: list[str]) -> Candidate:
+    """Pending work of either user on nodes of one kind, sometimes in a window."""
     return job(
-        number, draw(st.integers(1, 4)), reservation=draw(st.sampled_from(["", "", "m"])), walltime=draw(seconds), vcluster=vcluster, user=draw(st.sampled_from(USERS)),
+        number, draw(st.integers(1, 4)), reservation=draw(st.sampled_from(["", *open_windows])), walltime=draw(seconds), vcluster=vcluster, user=draw(st.sampled_from(USERS)),
         need=Need(features=frozenset({draw(st.sampled_from("ab"))})), not_before=NOW + draw(seconds) if draw(st.integers(0, 5)) == 0 else 0.0,
     )  # fmt: skip
 
