@@ -1,0 +1,114 @@
+"""Unmodified MPI programs by `srun` in batch scripts, through the running daemons: they meet on one node and on four, and fail whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lattice_dev.instance import Instance
+from tests.e2e.people import Person
+from tests.mpi import programs
+
+pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")]
+mpich = pytest.mark.skipif(bool(programs.missing("mpich")), reason=programs.missing("mpich") or "-")
+mpi4py = pytest.mark.skipif(
+    bool(programs.missing("mpich", "mpi4py", "python")), reason=programs.missing("mpich", "mpi4py", "python") or "-"
+)
+libpmi2 = pytest.mark.skipif(bool(programs.missing("libpmi2")), reason=programs.missing("libpmi2") or "-")
+
+
+@pytest.fixture(scope="module")
+def here(control_plane: Instance) -> Iterator[Path]:
+    """A folder of alice's on every node, with the programs."""
+    if not programs.missing("mpich", "mpi4py"):
+        programs.mpi4py()
+    if not programs.missing("libpmi2"):
+        programs.every_call()
+    folder = control_plane.where.user_home("alice") / "mpi"
+    programs.install(folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def me(me: Person, here: Path) -> Person:
+    """alice, whose folder holds the programs."""
+    return me
+
+
+def ran(me: Person, here: Path, script: str, *, nodes: int, code: int = 0) -> list[str]:
+    """Submits a #SBATCH script, waits for its end with this exit code, and returns its lines in order."""
+    out = here / f"out-{os.urandom(4).hex()}"
+    text = f"#!/bin/bash\n#SBATCH --nodes={nodes}\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\n{script}\n"
+    file = here / "script.sh"
+    file.write_text(text)
+    done = me.lattice("submit", "--wait", "-q", str(file), ok=False)
+    said = out.read_text() if out.exists() else ""
+    assert done.returncode == code, f"{done.returncode}: {done.stderr}\n{said}"
+    return sorted(said.splitlines())
+
+
+def rings(size: int) -> list[str]:
+    """What the ranks of a ring say."""
+    total = size * (size - 1) // 2
+    return [f"rank {rank} of {size}: ring {rank + 1 if rank else size}, sum {total}, all 4711" for rank in range(size)]
+
+
+@mpich
+@pytest.mark.parametrize("words", ["-N 1 -n 2 -O", "-n 4", "-N 4 -n 8 -O", "-N 4 -n 8 -O -m cyclic"])
+def test_mpich_meets_by_srun(me: Person, here: Path, words: str) -> None:
+    size = int(words.split("-n ")[1].split()[0])
+    assert ran(me, here, f"srun {words} ./ring", nodes=4) == rings(size)
+
+
+@mpi4py
+def test_mpi4py_meets_by_srun_on_four_nodes(me: Person, here: Path) -> None:
+    command = " ".join(programs.mpi4py()).replace("HERE", str(here))
+    assert ran(me, here, f"srun -n 4 {command}", nodes=4) == rings(4)
+
+
+@libpmi2
+def test_every_call_of_libpmi2_is_served_on_four_nodes(me: Person, here: Path) -> None:
+    lines = ran(me, here, "srun -N 4 -n 8 -O ./every_call", nodes=4)
+    assert [line for line in lines if line.startswith("rank ") and "asks" not in line] == [f"rank {rank} of 8: right" for rank in range(8)]
+
+
+@mpich
+def test_many_launches_one_after_the_other_have_names_of_their_own(me: Person, here: Path) -> None:
+    assert ran(me, here, "for i in 1 2 3 4 5; do srun -n 4 ./ring; done; ls /dev/shm | grep -c mpich", nodes=4, code=1) == sorted(
+        ["0", *rings(4) * 5]
+    )
+
+
+@mpich
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("abort 2", "called abort with exit code 13"),
+        ("exit 2", "ended with exit code 5 after init and before finalize"),
+        ("kill 2", "was ended by signal 9 after init and before finalize"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_launch_at_once_and_the_script_goes_on(me: Person, here: Path, words: str, said: str) -> None:
+    began = time.monotonic()
+    lines = ran(me, here, f"srun -n 4 ./ring {words}; echo code $?; srun -n 4 ./ring", nodes=4)
+    assert any("rank 2 on" in line and said in line for line in lines), lines
+    assert set(rings(4)) <= set(lines)
+    assert "code 0" not in lines
+    assert time.monotonic() - began < 60
+
+
+def test_a_program_without_mpi_is_nobody_s_affair(me: Person, here: Path) -> None:
+    assert ran(me, here, "srun -n 4 sh -c 'echo $PMI_SIZE'", nodes=4) == ["4"] * 4
+
+
+def test_a_rank_that_never_comes_ends_those_who_wait_for_it(me: Person, here: Path) -> None:
+    line = r"cmd=init pmi_version=1 pmi_subversion=1\ncmd=barrier_in\n"
+    script = f"""srun -n 4 bash -c 'if [ $PMI_RANK != 3 ]; then printf "{line}" >&$PMI_FD; exec sleep 100; fi'; test $? != 0"""
+    lines = ran(me, here, script, nodes=4)
+    assert any("waits in a PMI fence for rank 3 on" in line and "which ended with exit code 0 without PMI" in line for line in lines), lines
