@@ -31,6 +31,8 @@ def here(control_plane: Instance) -> Iterator[Path]:
         programs.every_call()
     folder = control_plane.where.user_home("alice") / "mpi"
     programs.install(folder)
+    user = control_plane.user("alice")
+    shutil.chown(folder, user.uid, user.uid)
     yield folder
     shutil.rmtree(folder)
 
