@@ -12,6 +12,7 @@ import pytest
 
 from lattice_dev.instance import Instance
 from tests.e2e.people import Person
+from tests.e2e.waiting import until
 from tests.mpi import programs
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")]
@@ -114,3 +115,23 @@ def test_a_rank_that_never_comes_ends_those_who_wait_for_it(me: Person, here: Pa
     script = f"""srun -n 4 bash -c 'if [ $PMI_RANK != 3 ]; then printf "{line}" >&$PMI_FD; exec sleep 100; fi'; test $? != 0"""
     lines = ran(me, here, script, nodes=4)
     assert any("waits in a PMI fence for rank 3 on" in line and "which ended with exit code 0 without PMI" in line for line in lines), lines
+
+
+@mpich
+@libpmi2
+@pytest.mark.parametrize("command", ["./ring sleep 5", "./every_call fences 700"], ids=["between two barriers", "in fences"])
+def test_killed_agents_cost_an_mpi_program_time_only(me: Person, here: Path, control_plane: Instance, command: str) -> None:
+    out, witness = here / "killed", here / "began"
+    script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\ntouch {witness}\nsrun -n 8 -O {command}; echo code $?\n"
+    number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
+    until(witness.exists, within=30, what="the script")
+    for _ in range(2):
+        time.sleep(1)
+        for node in control_plane.site().nodes:
+            control_plane.kill(f"agent-{node}")
+            control_plane.start(f"agent-{node}", wait=False)
+    assert me.lattice("wait", number, ok=False).returncode == 0, out.read_text()
+    lines = [line for line in out.read_text().splitlines() if not line.startswith("srun: the agent")]
+    out.unlink()
+    witness.unlink()
+    assert sorted(lines) == sorted(["code 0", *(rings(8) if "ring" in command else [f"rank {rank} of 8: right" for rank in range(8)])])
