@@ -37,7 +37,7 @@ class MalformedPayload(ValueError):
 
 
 class LaunchFailure(Record):
-    """The reason that a launch must end for: `reason` is one of `Aborted`, `RankDied`, `FenceBroken`, `Garbage`, `StoreFull`."""
+    """The reason that a launch must end for, in a word: `Aborted`, `RankDied`, `NodeLost`, `FenceBroken`, `Garbage`, `StoreFull`."""
 
     rank: int
     node: str

@@ -66,7 +66,7 @@ class Hub:
     """Joins the nodes of one launch, given by their ranks and names in the launch's order."""
 
     def __init__(self, nodes: Sequence[Sequence[int]], node_names: Sequence[str], part_bytes: int = PART_BYTES) -> None:
-        self._nodes, self._part_bytes = len(nodes), part_bytes
+        self._nodes_ranks, self._nodes, self._part_bytes = list(nodes), len(nodes), part_bytes
         self._names = list(node_names)
         self._rounds: dict[tuple[str, int], HubRound] = {}
         self._concluded: dict[str, int] = {}
@@ -104,6 +104,15 @@ class Hub:
             if state.result is None and state.parts:
                 late |= set(range(self._nodes)) - state.whole_nodes()
         return frozenset(late)
+
+    def lose(self, node: int) -> None:
+        """Notes that a node's ranks were killed with their keeper; the launch ends, at once where they had met others before."""
+        name, rounds = self._names[node], dict.fromkeys((FENCE, RING), 0)
+        self._gone[node] = (min(self._nodes_ranks[node], default=-1), rounds, "was killed with its keeper")
+        if self._concluded or any(number for _, number in self._rounds):
+            sentence = f"the ranks on {name} were killed with their keeper, after they had met the others"
+            self._fail(LaunchFailure(-1, name, "NodeLost", sentence))
+        self._look_for_broken()
 
     def _take_part(self, node: int, message: dict[str, Any]) -> Outgoing:
         """Takes a part of a node's share in a round; returns the round's result where it is whole."""

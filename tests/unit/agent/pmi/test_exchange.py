@@ -202,6 +202,22 @@ def test_ranks_that_end_after_the_last_fence_break_nothing() -> None:
     assert hub.failure is None
 
 
+@pytest.mark.parametrize("met", [False, True], ids=["before they met", "after they met"])
+def test_a_node_that_is_lost_ends_those_who_meet_it(met: bool) -> None:
+    nodes, hub = two()
+    if met:
+        for node, rank in ((0, 0), (0, 1), (1, 2)):
+            nodes[node].join_round(FENCE, rank)
+        carry(nodes, hub)
+    hub.lose(1)
+    assert bool(hub.failure) == met
+    nodes[0].join_round(FENCE, 0)
+    nodes[0].join_round(FENCE, 1)
+    carry(nodes, hub)
+    assert hub.failure is not None
+    assert "killed with" in hub.failure.sentence
+
+
 def test_nodes_that_owe_their_part_are_named() -> None:
     nodes, hub = two()
     assert hub.owing() == frozenset()
