@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+SHARED_MEMORY = Path("/dev/shm")
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "mpi"
 SYSTEM_PYTHON = Path("/usr/bin") / f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -66,6 +69,17 @@ def mpi4py() -> list[str]:
 def install(place: Path) -> None:
     """Copies all programs that are compiled to a directory that every user may read."""
     shutil.copytree(BUILD, place, dirs_exist_ok=True, symlinks=True)
+
+
+@contextmanager
+def without_leftovers() -> Iterator[None]:
+    """Removes the segments of shared memory that killed ranks have left meanwhile; work has a /dev/shm of its own, these tests have not."""
+    before = set(SHARED_MEMORY.glob("mpich*"))
+    try:
+        yield
+    finally:
+        for path in set(SHARED_MEMORY.glob("mpich*")) - before:
+            path.unlink(missing_ok=True)
 
 
 def _compiled(compiler: str, name: str, *options: str) -> Path:

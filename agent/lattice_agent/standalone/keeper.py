@@ -49,7 +49,7 @@ class Keeper:
         self._wake = task_start.catch_child_ends()
         self._poll.register(self._wake, select.POLLIN)
         self.link = AgentLink(self.kept, self._poll, self._state, self._hear)
-        self._pmi = open_pmi(launch.pmi, self._poll)
+        self._pmi = open_pmi(launch, self._poll)
         self.rank_start = RankStart(launch, self._connect, self._variables)
         self._outputs: dict[int, RankOutput] = {}
         self._of_rank: dict[int, list[int]] = {}
@@ -409,13 +409,13 @@ class Keeper:
             keeper_link.remove_socket(self.launch.run_directory, self.launch.number)
 
 
-def open_pmi(fields: dict[str, Any], poll: select.poll) -> Any:
+def open_pmi(launch: LaunchDescription, poll: select.poll) -> Any:
     """Returns the server of PMI for the launch's ranks, whose code is loaded by launches that ask for it alone; None: they do not."""
-    if not fields:
+    if not launch.pmi:
         return None
     from lattice_agent.standalone.pmi import ranks  # type: ignore[import-untyped,unused-ignore]
 
-    return ranks.RankServer(ranks.Service(**fields), poll)
+    return ranks.RankServer(ranks.Service(**launch.pmi), poll, launch.user)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ MOST_SENTENCE = 4000
 """Bytes of one rank's failure: what a pipe takes whole."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where a program is looked up for an environment without PATH."""
-CALLERS = ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD")
+CALLERS = ("PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD")
 """The beginnings of variables by which another rank, the caller perhaps, finds its PMI."""
 RANK_FD = container_tasks.GATE + 1
 """The number at which a rank in a container finds the descriptor that it inherits."""

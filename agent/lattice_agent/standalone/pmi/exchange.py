@@ -37,7 +37,8 @@ class MalformedPayload(ValueError):
 
 
 class LaunchFailure(Record):
-    """The reason that a launch must end for, in a word: `Aborted`, `RankDied`, `NodeLost`, `FenceBroken`, `Garbage`, `StoreFull`."""
+    """The reason that a launch must end for, in a word: `Aborted`, `RankDied`, `NodeLost`, `FenceBroken`, `Garbage`, `StoreFull`,
+    `SilentSingletons`."""
 
     rank: int
     node: str

@@ -14,7 +14,8 @@ from contextlib import suppress
 from lattice_agent.standalone.pmi.exchange import FENCE, RING, LaunchFailure, MalformedPayload, NodeExchange, Payload
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.mapping import process_mapping
-from lattice_agent.standalone.pmi.session import CLOSED, FINALIZED, INITIALIZED, PmiJob, RankSession
+from lattice_agent.standalone.pmi.pmix_calls import PmixListener
+from lattice_agent.standalone.pmi.session import BEFORE, CLOSED, FINALIZED, INITIALIZED, PmiJob, RankSession
 from lattice_agent.standalone.records import Record
 
 RECEIVE_BYTES = 64 << 10
@@ -47,13 +48,15 @@ class RankEnd(Record):
 class RankServer:
     """Serves PMI to the ranks of one launch on this node."""
 
-    def __init__(self, service: Service, poll: select.poll) -> None:
+    def __init__(self, service: Service, poll: select.poll, user: int | None = None) -> None:
+        """Serves ranks that run as the user with this uid; None: as this process."""
         self._service, self._poll = service, poll
         self._name = service.names[service.node]
         self._exchange = NodeExchange(service.nodes, service.node, self._name)
         size = sum(map(len, service.nodes))
         self._job = PmiJob(service.identity.encode(), size, process_mapping(service.nodes))
         self._hub = Hub(service.nodes, service.names) if len(service.nodes) == 1 else None
+        self._pmix = PmixListener(poll, user) if size > 1 else None
         self._ends: dict[int, RankEnd] = {}
         self._by_rank: dict[int, RankEnd] = {}
         self._lines: list[str] = []
@@ -64,7 +67,7 @@ class RankServer:
 
     def __contains__(self, fd: int) -> bool:
         """Returns whether a descriptor is one of this server's."""
-        return fd in self._ends
+        return fd in self._ends or (self._pmix is not None and fd in self._pmix)
 
     @property
     def failure(self) -> LaunchFailure | None:
@@ -103,16 +106,30 @@ class RankServer:
             "PMI_JOBID": self._service.identity,
             "MPI_LOCALRANKID": str(local.index(rank)),
             "MPI_LOCALNRANKS": str(len(local)),
-        }
+        } | (self._pmix.variables() if self._pmix is not None else {})
 
     def serve(self, fd: int, events: int, now: float) -> None:
         """Reads from a rank and writes to it, as `events` of the poll allow."""
-        self._now, end = now, self._ends[fd]
+        self._now = now
+        if self._pmix is not None and fd in self._pmix:
+            if self._pmix.serve(fd):
+                self._note_pmix()
+            return
+        end = self._ends[fd]
         if events & select.POLLOUT:
             self._flush(end)
         if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             self._read(end)
         self._settle(end.session.rank)
+
+    def _note_pmix(self) -> None:
+        """Ends the launch where a rank asks for PMIx, and none here has found the others by PMI."""
+        if all(end.session.state == BEFORE for end in self._by_rank.values()):
+            sentence = (
+                f"a rank on {self._name} asks for PMIx (as OpenMPI does), which is not served: each rank would be alone; "
+                "use a program of MPICH, or its own mpirun; --mpi=none where single ranks are meant"
+            )
+            self._exchange.fail(LaunchFailure(-1, self._name, "SilentSingletons", sentence))
 
     def tick(self, now: float) -> None:
         """Ends the launch for a rank that has closed its end too early, and names ranks that others have waited for long."""
@@ -174,6 +191,8 @@ class RankServer:
         for rank, end in self._by_rank.items():
             self.disconnect_child(rank)
             self._close(end)
+        if self._pmix is not None:
+            self._pmix.close()
 
     def _settle(self, *touched_ranks: int) -> None:
         """Carries messages to the hub inside and answers to the ranks until nothing is left to do, and writes replies out."""

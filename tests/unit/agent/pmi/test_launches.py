@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ mpich = pytest.mark.skipif(bool(programs.missing("mpich", "mpi4py")), reason=pro
 libpmi2 = pytest.mark.skipif(bool(programs.missing("libpmi2")), reason=programs.missing("libpmi2") or "-")
 
 
+@pytest.fixture(autouse=True)
+def _no_shared_memory_is_left() -> Iterator[None]:
+    with programs.without_leftovers():
+        yield
+
+
 @asynccontextmanager
 async def attempt() -> AsyncIterator[tuple[LinuxHost, Path]]:
     """A host with an attempt that sleeps, and a directory with the programs."""
@@ -50,18 +57,19 @@ async def attempt() -> AsyncIterator[tuple[LinuxHost, Path]]:
                 Listener.close_all()
 
 
-def asked(argv: Sequence[object], nodes: list[list[int]], node: int) -> dict[str, Any]:
+def asked(identity: str, argv: Sequence[object], nodes: list[list[int]], node: int) -> dict[str, Any]:
     """The launch of one node; its number is one more than the node's."""
     fields = launch(*map(str, argv), number=node + 1)
     fields["environment"] |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "PMI_FD": "77"}
     fields["ranks"] = [{"rank": rank} for rank in nodes[node]]
-    return fields | {"pmi": {"identity": f"lattice-{UID}-1-0", "nodes": nodes, "node": node, "names": NAMES[: len(nodes)]}}
+    return fields | {"pmi": {"identity": identity, "nodes": nodes, "node": node, "names": NAMES[: len(nodes)]}}
 
 
 async def ran(host: LinuxHost, nodes: list[list[int]], *argv: object, breaks: random.Random | None = None) -> tuple[list[Listener], Hub]:
     """Starts the launch on all nodes and is the head's agent until its end; with `breaks` connections and hubs are lost again and again."""
+    identity = f"lattice-{os.urandom(8).hex()}-1-0"
     for node in range(len(nodes)):
-        await keepers_of(host).start(KEY, asked(argv, nodes, node))
+        await keepers_of(host).start(KEY, asked(identity, argv, nodes, node))
     listeners = [await Listener.connect(host, KEY, node + 1) for node in range(len(nodes))]
     hub = Hub(nodes, NAMES)
     for listener in listeners:

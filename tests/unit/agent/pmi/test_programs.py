@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,6 @@ LAYOUTS = {
     "cyclic": [[0, 2], [1, 3]],
     "uneven": [[0, 1, 2], [3]],
 }
-SHARED_MEMORY = Path("/dev/shm")
 NUMBERS = itertools.count()
 
 mpich = pytest.mark.skipif(bool(programs.missing("mpich")), reason=programs.missing("mpich") or "-")
@@ -34,11 +32,9 @@ def launch(nodes: list[list[int]], *argv: object) -> Outcome:
 
 
 @pytest.fixture(autouse=True)
-def no_shared_memory_is_left() -> Iterator[None]:
-    before = set(SHARED_MEMORY.glob("mpich*"))
-    yield
-    for path in set(SHARED_MEMORY.glob("mpich*")) - before:
-        path.unlink()  # ranks that were killed leave theirs; a private /dev/shm ends with the work
+def _no_shared_memory_is_left() -> Iterator[None]:
+    with programs.without_leftovers():
+        yield
 
 
 @mpich

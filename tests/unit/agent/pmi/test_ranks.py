@@ -23,9 +23,9 @@ TOLD = b"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
 class Node:
     """A keeper's loop without a keeper: ranks are sockets of this process."""
 
-    def __init__(self, nodes: list[list[int]], node: int = 0) -> None:
+    def __init__(self, nodes: list[list[int]], node: int = 0, user: int | None = None) -> None:
         self.poll, self.now = select.poll(), 100.0
-        self.server = RankServer(Service("lattice-uid-1-0", nodes, node, [f"n{index}" for index in range(len(nodes))]), self.poll)
+        self.server = RankServer(Service("lattice-uid-1-0", nodes, node, [f"n{index}" for index in range(len(nodes))]), self.poll, user)
         self.ranks = {}
         for rank in nodes[node]:
             self.ranks[rank] = socket.socket(fileno=os.dup(self.server.connect(rank)))
@@ -62,8 +62,8 @@ class Node:
 
 
 @contextmanager
-def node(nodes: list[list[int]], index: int = 0) -> Iterator[Node]:
-    made = Node(nodes, index)
+def node(nodes: list[list[int]], index: int = 0, user: int | None = None) -> Iterator[Node]:
+    made = Node(nodes, index, user)
     before = len(list(Path("/proc/self/fd").iterdir()))
     try:
         yield made
@@ -95,7 +95,8 @@ def test_a_rank_on_one_node_is_served_from_init_to_finalize() -> None:
 
 def test_the_variables_are_those_of_hydra_and_slurm() -> None:
     with node([[0, 2], [1, 3]], 1) as keeper:
-        assert keeper.server.variables(3, 5) == {
+        variables = keeper.server.variables(3, 5)
+        assert {name: value for name, value in variables.items() if not name.startswith("PMIX_")} == {
             "PMI_FD": "5", "PMI_RANK": "3", "PMI_SIZE": "4", "PMI_SPAWNED": "0", "PMI_JOBID": "lattice-uid-1-0", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2",
         }  # fmt: skip
 
@@ -228,3 +229,60 @@ def test_two_nodes_meet_through_a_hub_and_a_death_on_one_is_known_to_it() -> Non
         carry()
         assert hub.failure is not None
         assert hub.failure.sentence == "rank 1 on n1 was ended by signal 11 after init and before finalize"
+
+
+OPENMPI = (
+    bytes.fromhex("ffffffffffffffff4000000000000000")
+    + b"native\0\0\0\0\x08"
+    + bytes(13)
+    + b"singleton.vm.1528\0\0\0\0\0"
+    + b"5.0.11rc1\0v41\0\x01shmem2\0"
+)
+"""The first words of OpenMPI 5.0.11's PMIx client, recorded."""
+
+
+def call(keeper: Node, said: bytes) -> socket.socket:
+    """Connects as a PMIx client does, and says something."""
+    (address,) = {value for name, value in keeper.server.variables(1, 3).items() if name.startswith("PMIX_")}
+    caller = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+    caller.sendall(said)
+    for _ in range(2):
+        keeper.poll.poll(20)
+        keeper.turn()
+    return caller
+
+
+def test_ranks_that_ask_for_pmix_end_the_launch_before_they_are_alone() -> None:
+    with node([[0, 1]]) as keeper, call(keeper, OPENMPI):
+        assert keeper.server.failure is not None
+        assert keeper.server.failure.reason == "SilentSingletons"
+        assert keeper.server.failure.sentence.startswith("a rank on n0 asks for PMIx (as OpenMPI does), which is not served")
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1", b"x" * 5000])
+def test_whoever_says_something_else_is_no_rank(said: bytes) -> None:
+    with node([[0, 1]]) as keeper, call(keeper, said):
+        assert keeper.server.failure is None
+
+
+def test_another_user_s_process_is_not_believed() -> None:
+    with node([[0, 1]], user=os.getuid() + 1) as keeper, call(keeper, OPENMPI):
+        assert keeper.server.failure is None
+
+
+def test_ranks_that_have_found_the_others_may_ask_for_pmix_too() -> None:
+    with node([[0, 1]]) as keeper:
+        keeper.ask(1, INIT)
+        with call(keeper, OPENMPI):
+            assert keeper.server.failure is None
+
+
+def test_callers_that_say_nothing_are_few_and_a_single_rank_is_not_listened_for() -> None:
+    with node([[0, 1]]) as keeper:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        callers = [call(keeper, b"") for _ in range(40)]
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 40 + 16
+        for caller in callers:
+            caller.close()
+    with node([[0]]) as keeper:
+        assert not any(name.startswith("PMIX_") for name in keeper.server.variables(0, 3))
