@@ -126,7 +126,7 @@ class RankServer:
         """Ends the launch where a rank asks for PMIx, and none here has found the others by PMI."""
         if all(end.session.state == BEFORE for end in self._by_rank.values()):
             sentence = (
-                f"a rank on {self._name} asks for PMIx (as OpenMPI does), which is not served: each rank would be alone; "
+                f"SilentSingletons: a rank on {self._name} asks for PMIx (as OpenMPI does), which is not served: each rank would be alone; "
                 "use a program of MPICH, or its own mpirun; --mpi=none where single ranks are meant"
             )
             self._exchange.fail(LaunchFailure(-1, self._name, "SilentSingletons", sentence))
