@@ -53,6 +53,10 @@ class RankExchange(Protocol):
         """Returns the message that brings a node up to date, whenever the way to it stands anew."""
         ...
 
+    def lose(self, node: int) -> None:
+        """Notes that a node's ranks were killed with their keeper."""
+        ...
+
     @property
     def failure(self) -> Any:
         """Returns why the launch is to end at once, with a `sentence`; None: it is not."""
@@ -274,8 +278,12 @@ class LaunchRun:
             return
         for place, answer in self._exchange.receive(part.place, payload):
             self.parts[place].link.send(Frame(frames.EXCHANGED, answer))
-        if self._exchange.failure is not None and self._end != AT_ONCE:
-            self._tell(f"srun: error: {self._exchange.failure.sentence}")
+        self._end_for_exchange(self._exchange)
+
+    def _end_for_exchange(self, exchange: RankExchange) -> None:
+        """Ends the launch at once, with the reason, where the ranks' exchange has failed."""
+        if exchange.failure is not None and self._end != AT_ONCE:
+            self._tell(f"srun: error: {exchange.failure.sentence}")
             self.end_ranks(at_once=True)
 
     def _done(self, part: NodePart, number: int, body: bytes) -> None:
@@ -300,6 +308,9 @@ class LaunchRun:
         self.record.done[part.place] = noted
         if noted is None and not self.record.refusal:
             self._tell(f"srun: error: {part.ranks.name}: the process that kept the tasks was killed, and they with it")
+        if noted is None and self._exchange is not None:
+            self._exchange.lose(part.place)
+            self._end_for_exchange(self._exchange)
         self._over_or_write()
 
     def _lose(self, part: NodePart, why: str) -> None:
@@ -324,6 +335,8 @@ class LaunchRun:
             self.record.state, self.record.ended = OVER, self._clock.now()
             self.record.code = exit_code(self.record)
             self._write()
+            for part in self.parts:
+                self._acknowledge(part)
             self._on_over()
             self._conclude()
         elif self.record.state != OVER:
@@ -337,8 +350,13 @@ class LaunchRun:
             event(log, "LaunchNotNoted", logging.WARNING, allocation=self.key.uid, launch=self.record.number, message=str(error))
 
     def _acknowledge(self, part: NodePart) -> None:
-        """Tells a keeper which frames it needs to keep no longer: those before the first that the client has not had."""
+        """Tells a keeper which frames it needs to keep no longer: those before the first that the client has not had.
+
+        With that of its end it goes: where ranks of other nodes may still need what it knows, it stays until all are over.
+        """
         number = part.kept[0][0] - 1 if part.kept else part.seen
+        if part.done and self._exchange is not None and self.record.state != OVER:
+            number = min(number, part.done - 1)
         if number > part.acknowledged:
             part.acknowledged = number
             part.link.send(Frame(frames.HAD, frames.encode_had(0, number)))

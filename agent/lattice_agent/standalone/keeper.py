@@ -155,8 +155,8 @@ class Keeper:
             if (held := output.held_until) is not None and held <= now:
                 output.flush()
         self._reap()
-        if self._pmi is not None and not self.done:
-            self._serve_pmi(now)  # a rank's death too is told before the end
+        if self._pmi is not None:
+            self._serve_pmi(now)  # a rank's death too is told before the end, and after it what a new hub asks
         self._tell_ends(now)
         self._end_on_time(now)
         self._tell_room()
@@ -279,7 +279,7 @@ class Keeper:
             self._keep_exchange(payload)
         for text in pmi.said():
             self.link.say(frames.KEEPER_SAY, str(text).encode(errors="replace"))
-        if failure is not None and not self._killed:
+        if failure is not None and not self._killed and not self.done:
             self._killed = True
             self._end_group(0.0)
 
