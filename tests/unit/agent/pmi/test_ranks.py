@@ -256,7 +256,9 @@ def test_ranks_that_ask_for_pmix_end_the_launch_before_they_are_alone() -> None:
     with node([[0, 1]]) as keeper, call(keeper, OPENMPI):
         assert keeper.server.failure is not None
         assert keeper.server.failure.reason == "SilentSingletons"
-        assert keeper.server.failure.sentence.startswith("SilentSingletons: a rank on n0 asks for PMIx (as OpenMPI does), which is not served")
+        assert keeper.server.failure.sentence.startswith(
+            "SilentSingletons: a rank on n0 asks for PMIx (as OpenMPI does), which is not served"
+        )
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1", b"x" * 5000])
