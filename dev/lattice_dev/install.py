@@ -34,6 +34,8 @@ _KINDS = {
 }  # fmt: skip
 BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec", "lattice-allocation-status"})
 """Policies with rules that a schema held before; they are applied before the schema, so that the rules hold at every moment."""
+ENFORCED_SECONDS = 5.0
+"""Time after which an API server enforces a policy that is new or changed; it looks once a second."""
 SUPERSEDED = ("lattice-allocation-owner", "lattice-allocation-limits")
 """Policies, each with a binding of its name, of versions before: what they hold stands in others, and each costs every creation."""
 _ORDER = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "PriorityLevelConfiguration")
@@ -139,12 +141,7 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
     upgraded = any(item["metadata"]["name"] == "allocations.lattice.dev" for item in cluster.list(resources.CRDS).items)
-    if upgraded:
-        for manifest in chosen:
-            if manifest["metadata"]["name"] in BEFORE_SCHEMAS:
-                apply(cluster, manifest)
-    for manifest in definitions:
-        apply(cluster, manifest)
+    install_schemas(cluster, clock, definitions, ahead=chosen if upgraded else ())
     for manifest in foreign:
         create_missing(cluster, manifest)  # another one's kinds: made where they are missing, never changed
     names = [manifest["metadata"]["name"] for manifest in (*definitions, *foreign)]
@@ -155,6 +152,33 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     if upgraded:
         _remove_superseded(cluster)
     return len(definitions) + len(chosen)
+
+
+def install_schemas(
+    cluster: BlockingCluster, clock: Clock, definitions: Iterable[Mapping[str, Any]], *, ahead: Iterable[Mapping[str, Any]]
+) -> None:  # fmt: skip
+    """Applies CRDs, and before them, of the manifests `ahead`, the policies that hold rules which the schemas leave out (`BEFORE_SCHEMAS`).
+
+    Waits in between where one of these is new or changed until API servers enforce it, so that the rules hold at every moment.
+    """
+    changed = False
+    for manifest in ahead:
+        if manifest["metadata"]["name"] in BEFORE_SCHEMAS:
+            before = _generation(cluster, manifest)
+            changed |= apply(cluster, manifest)["metadata"].get("generation", 0) != before
+    if changed:
+        clock.sleep(ENFORCED_SECONDS)
+    for definition in definitions:
+        apply(cluster, definition)
+
+
+def _generation(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> int:
+    """Returns the generation of an object as it stands, which each change of its spec raises; -1 where it does not exist."""
+    try:
+        found: dict[str, Any] = cluster.get(_KINDS[manifest["kind"]], manifest["metadata"]["name"], type=dict[str, Any])
+    except errors.NotFound:
+        return -1
+    return int(found["metadata"].get("generation", 0))
 
 
 def _remove_superseded(cluster: BlockingCluster) -> None:

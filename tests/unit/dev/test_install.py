@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from lattice.errors import NotFound
@@ -11,7 +12,7 @@ from lattice.kube import resources
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import Listing
 from lattice.kube.resources import Resource
-from lattice_dev.install import BEFORE_SCHEMAS, SUPERSEDED, install_all, read_manifests, shipped
+from lattice_dev.install import BEFORE_SCHEMAS, ENFORCED_SECONDS, SUPERSEDED, install_all, read_manifests, shipped
 from lattice_dev.waiting import HostClock
 
 POLICY, CRD = "lattice-allocation-spec", "allocations.lattice.dev"
@@ -20,7 +21,9 @@ POLICY, CRD = "lattice-allocation-spec", "allocations.lattice.dev"
 class Server:
     """An API server that takes everything, and remembers in which order; CRDs are served at once."""
 
-    def __init__(self, definitions: tuple[str, ...]) -> None:
+    def __init__(self, definitions: tuple[str, ...], policies: Mapping[str, int]) -> None:
+        self.policies = policies
+        """Generations of the policies that stand there; what is applied has the first."""
         self.definitions = list(definitions)
         self.applied: list[str] = []
 
@@ -30,13 +33,20 @@ class Server:
         conditions = [{"type": "Established", "status": "True"}]
         return Listing([{"metadata": {"name": name}, "status": {"conditions": conditions}} for name in self.definitions], "1")
 
+    def get(self, resource: Resource, name: str, namespace: str = "", **options: Any) -> dict[str, Any]:
+        """A policy as it stands."""
+        del namespace, options
+        if name not in self.policies:
+            raise NotFound(f"{name} is not there")
+        return {"kind": resource.kind, "metadata": {"name": name, "generation": self.policies[name]}}
+
     def patch(self, resource: Resource, name: str, body: Mapping[str, Any], namespace: str = "", **options: Any) -> dict[str, Any]:
         """Takes a manifest."""
         del namespace, options
         self.applied.append(name)
         if resource is resources.CRDS:
             self.definitions.append(name)
-        return dict(body)
+        return {**body, "metadata": {**body["metadata"], "generation": 1}}
 
     def delete(self, resource: Resource, name: str) -> None:
         """Removes a policy of before; bindings are not there."""
@@ -49,11 +59,24 @@ class Server:
         return self.patch(resource, body["metadata"]["name"], body, namespace, **options)
 
 
-def applied(tmp_path: Path, *standing: str) -> list[str]:
+class Patience(HostClock):
+    """A clock that notes how long it was slept by, and sleeps no time."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Notes the wait."""
+        self.slept += seconds
+
+
+def applied(
+    tmp_path: Path, *standing: str, policies: Mapping[str, int] = MappingProxyType({}), clock: Patience | None = None
+) -> list[str]:  # fmt: skip
     authority = tmp_path / "ca.crt"
     authority.write_text("none")
-    server = Server(standing)
-    install_all(cast("BlockingCluster", server), HostClock(), webhook="", authority=authority, hollow=False)
+    server = Server(standing, policies)
+    install_all(cast("BlockingCluster", server), clock or Patience(), webhook="", authority=authority, hollow=False)
     return server.applied
 
 
@@ -69,6 +92,16 @@ def test_an_upgrade_removes_the_policies_of_before_once_the_others_stand(tmp_pat
     assert order.index("lattice-allocations") < len(order) - 2
     shipped_names = {entry["metadata"]["name"] for entry in read_manifests(shipped("files"), {})}
     assert shipped_names.isdisjoint(SUPERSEDED)
+
+
+def test_a_schema_that_leaves_rules_to_a_policy_waits_until_that_policy_is_enforced_and_only_then(tmp_path: Path) -> None:
+    for standing, policies, waited in (
+        ((CRD,), {}, ENFORCED_SECONDS), ((CRD,), dict.fromkeys(BEFORE_SCHEMAS, 0), ENFORCED_SECONDS),
+        ((CRD,), dict.fromkeys(BEFORE_SCHEMAS, 1), 0.0), ((), {}, 0.0),
+    ):  # fmt: skip
+        clock = Patience()
+        applied(tmp_path, *standing, policies=policies, clock=clock)
+        assert clock.slept == waited, policies
 
 
 def test_a_first_installation_has_the_kinds_before_the_policies_that_speak_of_them(tmp_path: Path) -> None:
