@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests import servers
@@ -15,6 +16,24 @@ def test_a_member_submits_in_the_tenants_namespace_as_themselves(server: ApiServ
 
 def test_an_empty_user_is_refused_with_a_sentence_that_names_it(server: ApiServer) -> None:
     refused(Person(server, "alice")("POST", ALLOCATIONS, allocation("nobody", user="")), 'set spec.user to "alice"')
+
+
+def test_with_the_webhook_down_the_sentences_lead_a_person_through_one_after_another(server: ApiServer) -> None:
+    alice, body = Person(server, "alice"), allocation("led")
+    spec = body["spec"] = {"entrypoint": "true", "resources": {"nodes": 1}, "lifecycle": {"walltime": "5m"}, "data": {"output": "s3://x"}}
+    said: list[str] = []
+    for _ in range(4):
+        answer = alice("POST", f"{ALLOCATIONS}?dryRun=All", body)
+        if answer.ok:
+            break
+        said.append(answer.message)
+        spec.update(re.findall(r'set spec\.(user|tenant) to "([^"]+)"', answer.message))
+        if "set spec.vcluster" in answer.message or "set these, too" in answer.message:
+            spec["vcluster"] = "hpc-batch"
+        if "spec.data.output is not served yet" in answer.message:
+            del spec["data"]
+    assert answer.ok, said
+    assert all("try again" in sentence or "remove the field" in sentence for sentence in said), said
 
 
 def test_another_name_needs_runas(server: ApiServer) -> None:
