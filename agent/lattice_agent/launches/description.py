@@ -14,6 +14,7 @@ from lattice.launches.layout import LaunchLayout, NodeRanks
 from lattice.launches.options import Answer, LaunchDefaults, LaunchOptions
 from lattice.launches.streams import Streams
 from lattice.launches.variables import JobFacts
+from lattice.units import is_digits
 from lattice_agent.attempts import NodeWork
 from lattice_agent.launches.client_side import ClientProcess, ClientSide
 from lattice_agent.launches.launch_run import RankExchange
@@ -172,7 +173,7 @@ def _limits(plan: LaunchPlan) -> dict[str, int]:
         name, _, value = text.decode(errors="replace").partition("=")
         name = name.removeprefix("RLIMIT_")
         wanted = plan.options.propagate is None or name in plan.options.propagate
-        if wanted and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit() and len(value) < 21:
+        if wanted and is_digits(value.removeprefix("-"), 20):
             found[name] = int(value)
     return found
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Retry
+from lattice.units import is_digits
 from lattice_agent.attempts import Key
 from lattice_agent.launches.client_side import ClientSide
 from lattice_agent.launches.links import NodeLink
@@ -437,7 +438,7 @@ class LaunchRun:
         """Returns the nodes whose ranks take the client's input and have not ended."""
         wanted = self.record.input
         return [
-            part for part in self.parts if not part.over and (wanted == "all" or (wanted.isdigit() and int(wanted) in part.ranks.ranks))
+            part for part in self.parts if not part.over and (wanted == "all" or (is_digits(wanted) and int(wanted) in part.ranks.ranks))
         ]
 
     def _give_room(self) -> None:
