@@ -164,6 +164,12 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     there = [{**condition, "status": "False"}, conflict]
     refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [*there, unfit]}}), "by its agent alone")
     passed(by_agent("PATCH", f"{path}/status", {"status": {"health": "Unhealthy", "conditions": [*there, unfit]}}))
+    there.append(unfit)
+    for kind in ("CertificateExpiring", "CacheFull", "LimitsMissing"):
+        found = {**condition, "type": kind, "reason": kind}
+        refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [*there, found]}}), kind)
+        there.append(found)
+        passed(by_agent("PATCH", f"{path}/status", {"status": {"conditions": there}}))
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{path}/status", {"status": {"state": "Ready"}}), "lattice node drain")
 
 
