@@ -141,8 +141,10 @@ class _Naive:
                 if columns is not None and self.spares(job, columns, kept, now):
                     self.begin(number, rank, job, columns, kept, now)
                 elif mode == BACKFILL and head is None:
-                    head = job
-                    kept.append(self.reserve(job, now))
+                    reserved = self.reserve(job, now)
+                    if job.window < 0 or reserved[1] < NEVER:  # one whose own window ends too soon holds no reservation
+                        head = job
+                        kept.append(reserved)
                 elif mode == IN_ORDER:
                     blocked.add(job.columns)
                     head = head or job
