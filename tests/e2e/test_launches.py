@@ -111,6 +111,11 @@ timeout -s TERM 3 srun -N 2 -n 2 sleep 4313; echo $?
     until(lambda: not _found("sleep 4312") and not _found("sleep 4313"), within=20, what="the end of the ranks")
 
 
+def test_srun_within_a_task_is_served_on_every_node_by_the_one_that_heads_the_allocation(me: Person, control_plane: Instance) -> None:
+    said = ran(me, control_plane, "srun -N 2 -n 2 sh -c 'srun --overlap -N 1 -n 1 sh -c \"exit 9\"; echo got $?'", "--nodes=2")
+    assert [line for line in said.splitlines() if line.startswith("got")] == ["got 9", "got 9"], said
+
+
 def test_a_killed_agent_loses_and_doubles_no_byte(me: Person, control_plane: Instance) -> None:
     counting = "for i in $(seq 300); do echo $SLURM_PROCID $i; sleep 0.02; done"
     script = f"""

@@ -26,6 +26,7 @@ from lattice_agent.host.threads import Threads
 from lattice_agent.standalone.keeper_link import end_name, socket_name
 from lattice_agent.standalone.task_start import start_ticks
 from lattice_agent.state.journal import Journal
+from lattice_agent.work.environment import on_this_node
 from lattice_agent.work.launch import RunContext
 
 ANSWER_SECONDS = 60.0
@@ -69,7 +70,8 @@ class Keepers:
             entrances = self.cgroups.make_launch(key, int(launch["number"]))
         except FileNotFoundError as error:
             raise Rejected("its allocation is over on this node", reason="StartFailed") from error
-        return place | dataclasses.asdict(entrances) | dict(launch)
+        variables = on_this_node(launch["environment"], self._launcher.programs)
+        return place | dataclasses.asdict(entrances) | dict(launch) | {"environment": variables}
 
     def _place(self, key: Key) -> dict[str, Any]:
         """Returns where the work of an attempt runs on this node; raises Rejected where nobody knows, or launches cannot run there."""

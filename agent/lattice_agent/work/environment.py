@@ -12,6 +12,8 @@ from lattice_agent.attempts import NodeWork
 NO_SOFTWARE = MountedSoftware()
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BIN = "LATTICE_BIN"
+"""The variable that names the directory of Lattice's own programs for work."""
 _PAIRED_QUOTES = ("'", '"')
 
 
@@ -162,8 +164,17 @@ def compose(
 
 def with_programs(variables: Mapping[str, str], programs: str) -> dict[str, str]:
     """Returns the environment with the directory of Lattice's own programs for work (`srun`) first on its PATH; empty: there is none."""
-    own = {"PATH": ":".join(filter(None, (programs, variables.get("PATH", "")))), "LATTICE_BIN": programs} if programs else {}
+    own = {"PATH": ":".join(filter(None, (programs, variables.get("PATH", "")))), BIN: programs} if programs else {}
     return dict(variables) | own
+
+
+def on_this_node(variables: Mapping[str, str], programs: str) -> dict[str, str]:
+    """Returns a caller's environment for a task of its launch on this node: the node's own programs where the caller's node has its own."""
+    before = variables.get(BIN, "")
+    if not before or not programs or before == programs:
+        return dict(variables)
+    path = ":".join(programs if entry == before else entry for entry in variables.get("PATH", "").split(":"))
+    return dict(variables) | {BIN: programs} | ({"PATH": path} if path else {})
 
 
 def effective(

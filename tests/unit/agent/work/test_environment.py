@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scripts.commands import ALSO_SET, OURS
+from lattice_agent.work import environment
 from lattice_agent.work.environment import Account, compose, effective, flaw, of_node, of_task, parse_environment_file
 from tests.unit.agent.machine import UID, work
 
@@ -85,3 +86,16 @@ def test_a_variable_that_no_process_can_have_is_named(variables: dict[str, str],
     found = flaw(variables)
     assert expected in found
     assert bool(found) is bool(expected)
+
+
+def test_a_launch_on_another_node_finds_the_programs_of_that_node() -> None:
+    found = environment.on_this_node({"PATH": "/own:/n1/bin:/usr/bin", "LATTICE_BIN": "/n1/bin"}, "/n2/bin")
+    assert found == {"PATH": "/own:/n2/bin:/usr/bin", "LATTICE_BIN": "/n2/bin"}
+    same = {"PATH": "/own:/usr/bin", "LATTICE_BIN": "/n1/bin"}
+    assert environment.on_this_node(same, "/n1/bin") == same
+    assert environment.on_this_node({"PATH": "/usr/bin"}, "/n2/bin") == {"PATH": "/usr/bin"}
+
+
+def test_work_finds_lattices_own_programs_first() -> None:
+    assert environment.with_programs({"PATH": "/usr/bin"}, "/n1/bin") == {"PATH": "/n1/bin:/usr/bin", "LATTICE_BIN": "/n1/bin"}
+    assert environment.with_programs({"A": "1"}, "") == {"A": "1"}
