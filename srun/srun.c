@@ -825,7 +825,7 @@ static void wait_for_news(void)
 	if (connection >= 0) {
 		int listens = !pending.bytes && !at_end && outgoing.to - outgoing.from < QUEUE_HIGH;
 		ready[1].events = (short)((listens ? POLLIN : 0) | (outgoing.from < outgoing.to ? POLLOUT : 0));
-		ready[1].fd = ready[1].events ? connection : -1;
+		ready[1].fd = connection; /* its end is told though nothing is asked */
 	} else if (!until || next_try < until) {
 		until = next_try;
 	}
@@ -848,7 +848,7 @@ static void wait_for_news(void)
 		if (ready[1].events & POLLIN)
 			receive();
 		else
-			outgoing.from = outgoing.to = 0;
+			lose(ECONNRESET); /* what lies unread is sent again */
 	}
 	if (ready[3].revents)
 		read_input();
