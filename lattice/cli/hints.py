@@ -19,7 +19,7 @@ PROGRAMS: Final = {
     "sshare": "`lattice usage`",
     "sreport": "`lattice usage --all`",
     "sacctmgr": "`lattice admin tenant`",
-    "srun": f"job steps are {_LATER}; `lattice submit --wait -- COMMAND` runs a command once on each node",
+    "srun": "it starts tasks inside an allocation, in its script; `lattice submit --ntasks=N --wait -- COMMAND` runs one by itself",
     "salloc": f"sessions are {_LATER}; `lattice submit -- COMMAND` takes nodes for a command",
     "sattach": "`lattice logs -f ALLOCATION`",
     "sbcast": f"staging of files is {_LATER}",
@@ -30,7 +30,7 @@ PROGRAMS: Final = {
 BOOK: Final = {
     "session": f"sessions are {_LATER}",
     "attach": f"terminals in running work are {_LATER}; `lattice logs -f ALLOCATION` follows what it prints",
-    "launch": f"tasks in running work are {_LATER}",
+    "launch": "`srun` starts tasks in running work, from its script",
     "dag": f"DAGs are {_LATER}; submit each allocation by itself",
     "top": f"metrics of running work are {_LATER}",
     "metrics": f"metrics of running work are {_LATER}",

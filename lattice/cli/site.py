@@ -26,20 +26,23 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFa
         return SiteFacts(vclusters={}, qos={})
     qos: Mapping[str, int] = {}
     slurm_env: bool | None = None
+    of_scripts = False
     if "config" in wanted:
         try:
             compat = console.cluster.get(CONFIGS, "lattice", type=Config).spec.compat
-            qos, slurm_env = compat.qos_mapping, compat.set_slurm_env
-        except (NotFound, Denied):
-            pass  # a site without options: no class for a QOS, and nothing is said of variables
+            qos, slurm_env, of_scripts = compat.qos_mapping, compat.set_slurm_env, compat.set_slurm_env is None
+        except NotFound:
+            of_scripts = True  # a site without options: no class for a QOS
+        except Denied:
+            pass  # nothing is said of variables
     accounts = _accounts(console) if "tenants" in wanted else None
     if "vclusters" not in wanted:
-        return SiteFacts(vclusters={}, qos=qos, accounts=accounts, slurm_env=slurm_env)
+        return SiteFacts(vclusters={}, qos=qos, accounts=accounts, slurm_env=slurm_env, slurm_env_of_scripts=of_scripts)
     vclusters = console.cluster.list(VCLUSTERS, type=VCluster).items
     nodes = console.cluster.list(NODES, type=Node).items if "nodes" in wanted else []
     homes = home_groups(vclusters)
     queues = {one.metadata.name: queue_of(one, nodes, homes) for one in vclusters}
-    return SiteFacts(queues, _default_vcluster(console, (accounts or {}).get(tenant, tenant)), qos, accounts, slurm_env)
+    return SiteFacts(queues, _default_vcluster(console, (accounts or {}).get(tenant, tenant)), qos, accounts, slurm_env, of_scripts)
 
 
 def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> VClusterFacts:

@@ -30,7 +30,7 @@ class LaunchDefaults:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrintedText:
     """The text that srun prints instead of a launch: help, usage, version, the kinds of PMI."""
 
     text: str
@@ -110,7 +110,7 @@ class _GivenOption:
     from_command_line: bool
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str], defaults: LaunchDefaults = LaunchDefaults()) -> LaunchOptions | Answer:
+def parse(argv: Sequence[str], environ: Mapping[str, str], defaults: LaunchDefaults = LaunchDefaults()) -> LaunchOptions | PrintedText:
     """Returns the launch that srun was called for, or the text that it prints instead.
 
     `argv` begins with srun's own name. Raises Rejected, with option, value and what to do, for options that are not served, unknown or
@@ -212,7 +212,7 @@ def _take(option: Option, value: str | None, rest: list[str], asked: list[_Given
         asked.append(_GivenOption(option.slot, value, place, True))
 
 
-def _answer(asked: Sequence[_GivenOption]) -> Answer | None:
+def _answer(asked: Sequence[_GivenOption]) -> PrintedText | None:
     """Returns the text for an option that asks for one; None: none does."""
     texts = {
         ("help", None): HELP,
@@ -220,7 +220,7 @@ def _answer(asked: Sequence[_GivenOption]) -> Answer | None:
         ("version", None): VERSION,
         ("mpi", "list"): MPI_LIST,
     }
-    return next((Answer(texts[one.name, one.value]) for one in asked if (one.name, one.value) in texts), None)
+    return next((PrintedText(texts[one.name, one.value]) for one in asked if (one.name, one.value) in texts), None)
 
 
 # Values

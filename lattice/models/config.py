@@ -71,8 +71,8 @@ class NodeOptions(Part):
 class CompatOptions(Part):
     """`compat`: Slurm's variables and QOS names; read at submission and at the start of work."""
 
-    set_slurm_env: bool = False
-    """Set SLURM_* variables for the work."""
+    set_slurm_env: bool | None = None
+    """Set SLURM_* variables for all work (true), or for tasks of srun alone (false); unset: also for scripts with #SBATCH lines."""
     qos_mapping: Annotated[dict[str, Annotated[int, Field(ge=0, le=10)]], Field(max_length=64)] = Field(default_factory=dict)
     """Slurm QOS to preemption class."""
 

@@ -60,6 +60,8 @@ class SiteFacts:
     """Tenants by Slurm account, their own names among them; None: nobody asked, or the person may not read tenants."""
     slurm_env: bool | None = None
     """True where the site sets Slurm's variables for work; None: nobody asked."""
+    slurm_env_of_scripts: bool = False
+    """True where the site leaves it open: scripts with `#SBATCH` lines have Slurm's variables, other work has not."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""Finds, in the commands of a script, features of Slurm that Lattice lacks, or has only where the site enables them."""
+"""Finds what of Slurm a script uses: its directives, and variables that only some sites set."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_STEP = re.compile(r"(?:^\s*|[;&|({]\s*|\b(?:do|then|else|time|exec)\s+)srun\s")
 _VARIABLE = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+)")
 OURS: Final = {
     "SLURM_JOB_ID": "LATTICE_JOB_ID",
@@ -36,17 +35,21 @@ def slurm_variables(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def has_slurm_lines(text: str) -> bool:
+    """Tells whether a script has `#SBATCH` lines before its first command, and so counts as one of Slurm's."""
+    for line in text.split("\n"):
+        if line.startswith("#SBATCH"):
+            return True
+        if line.strip() and not line.lstrip().startswith("#"):
+            return False
+    return False
+
+
 def missing_from(text: str, *, slurm_env: bool | None) -> list[str]:
-    """Returns a sentence for each kind of feature that the script uses and will not find (srun, Slurm's variables); `slurm_env` None: the
-    site was not asked, so that the sentence leaves it open.
+    """Returns a sentence on Slurm's variables that the script reads and will not find; `slurm_env` None: the site was not asked, so that
+    the sentence leaves it open.
     """
     warnings = []
-    at = next((number for number, line in _commands(text) if _STEP.search(line)), None)
-    if at is not None:
-        warnings.append(
-            f"line {at} calls srun, which Lattice does not provide: the script runs once, on its first node; "
-            "start what runs on each node with `lattice submit -- COMMAND`"
-        )
     read = slurm_variables(text)
     unset = [name for name in read if not slurm_env or (name not in OURS and name not in ALSO_SET)]
     if unset and slurm_env is None:

@@ -53,6 +53,13 @@ class _Draft:
     warnings: list[str]
     notes: list[str]
 
+    @property
+    def slurm_env(self) -> bool | None:
+        """Tells whether the work has Slurm's variables; None: the site was not asked."""
+        if self.site.slurm_env_of_scripts:
+            return self.script is not None and self.script.is_slurm
+        return self.site.slurm_env
+
     def value(self, slot: str) -> str | None:
         """Returns the value given for a slot without blanks around it, empty for an option without a value; None where it is not given."""
         given = self.asked.get(slot)
@@ -81,7 +88,7 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
     spec = {key: value for key, value in spec.items() if value not in ({}, None, "")}
     _say_where(draft, spec)
     if script is not None:
-        draft.warnings += missing_from(script.text, slurm_env=site.slurm_env)
+        draft.warnings += missing_from(script.text, slurm_env=draft.slurm_env)
     document = {"apiVersion": API_VERSION, "kind": "Allocation", "metadata": {}, "spec": spec}
     return Translation(document, tuple(draft.warnings), tuple(draft.notes))
 
@@ -299,7 +306,7 @@ def _slurm_counts(draft: _Draft) -> dict[str, str]:
 
     Raises Rejected where one is no number.
     """
-    if not draft.site.slurm_env:
+    if not draft.slurm_env:
         return {}
     slots = (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"))
     return {name: str(_count(draft.asked[slot])) for slot, name in slots if slot in draft.asked}

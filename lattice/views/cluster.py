@@ -405,7 +405,7 @@ class NodeOptions(View, frozen=True):
 class CompatOptions(View, frozen=True):
     """`compat` of the LatticeConfig."""
 
-    set_slurm_env: bool = False
+    set_slurm_env: bool | None = None
     qos_mapping: dict[str, int] = {}
 
 

@@ -11,7 +11,7 @@ from lattice.errors import Rejected
 from lattice.launches import options, programs, streams, variables
 from lattice.launches.binding import NodeCpus
 from lattice.launches.layout import LaunchLayout, NodeRanks
-from lattice.launches.options import Answer, LaunchDefaults, LaunchOptions
+from lattice.launches.options import LaunchDefaults, LaunchOptions, PrintedText
 from lattice.launches.streams import Streams
 from lattice.launches.variables import JobFacts
 from lattice.units import is_digits
@@ -44,7 +44,7 @@ def plan_of(work: NodeWork, request: LaunchRequest) -> LaunchPlan | str:
     """Returns what a request asks for, or the text that answers it (--help); raises Rejected for options that do not read."""
     caller = dict(text.partition("=")[::2] for text in map(os.fsdecode, request.variables))
     found = options.parse([os.fsdecode(word) for word in request.argv], caller, defaults_of(work))
-    if isinstance(found, Answer):
+    if isinstance(found, PrintedText):
         return found.text
     if found.jobid and found.jobid.partition(".")[0] != str(work.number):
         raise Rejected(f"--jobid={found.jobid}: this is allocation {work.number}; a launch runs in its caller's own", reason="NotServed")

@@ -6,6 +6,7 @@ import msgspec
 
 from lattice.ledger.plans import PlanRow
 from lattice.lifecycle.grace import grace_seconds
+from lattice.scripts.commands import has_slurm_lines
 from lattice.software.site_rules import check_devices, wants_signature
 from lattice.units import parse_duration, parse_time, quantity_bytes
 from lattice.views.allocation import SoftwareImage
@@ -77,12 +78,17 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         default_views=not spec.environment.no_default_view, user_files=config.software.user_files,
         scratch_bytes=spec.data.scratch_bytes, writable=bool(spec.environment.writable), devices=spec.environment.devices,
         container_mounts=config.software.container_mounts,
-        slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
+        slurm_env=_slurm_env(config.compat.set_slurm_env, spec.script), project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0, software=_software(allocation.status.software, signed=signed),
         registry=config.software.registry, registries=config.software.registries, require_signature=signed,
         trusted_keys=config.software.trusted_keys if signed else (), image=spec.environment.image,
         largest_image=quantity_bytes(config.software.largest_image), pull_seconds=parse_duration(config.software.pull_timeout),
     )  # fmt: skip
+
+
+def _slurm_env(site: bool | None, script: str | None) -> bool:
+    """Tells whether the work has Slurm's variables: as the site says, else where it is a script with `#SBATCH` lines."""
+    return has_slurm_lines(script or "") if site is None else site
 
 
 def _software(images: tuple[SoftwareImage, ...], *, signed: bool) -> tuple[SoftwareImage, ...]:

@@ -121,24 +121,28 @@ def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
 def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
     """Returns the SLURM_* variables that all tasks on this node share; `workdir` is their working directory."""
     nodes, number = fold_nodes(work.nodes), str(work.number)
-    return {
-        "SLURM_JOB_ID": number,
-        "SLURM_JOBID": number,
-        "SLURM_JOB_NAME": work.job_name,
-        "SLURM_JOB_USER": work.account or work.user,
-        "SLURM_NODELIST": nodes,
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_NNODES": str(len(work.nodes)),
-        "SLURM_JOB_NUM_NODES": str(len(work.nodes)),
-        "SLURM_NTASKS": str(work.total_tasks),
-        "SLURM_NPROCS": str(work.total_tasks),
-        "SLURM_NODEID": str(work.rank_of_node),
-        "SLURM_SUBMIT_DIR": workdir,
-        "SLURM_JOB_PARTITION": work.vcluster,
-        "SLURM_JOB_ACCOUNT": work.tenant,
-        "SLURMD_NODENAME": work.node,
-        "SLURM_RESTART_COUNT": str(work.key.attempt - 1),
-    } | {name: value for name, value in (("SLURM_UENV", work.uenv), ("SLURM_UENV_VIEW", work.view)) if value}
+    asked = work.total_tasks > 1 or len(work.nodes) == 1  # else `srun` in a script would start one task on all of its nodes
+    tasks = dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(work.total_tasks)) if asked else {}
+    return (
+        tasks
+        | {
+            "SLURM_JOB_ID": number,
+            "SLURM_JOBID": number,
+            "SLURM_JOB_NAME": work.job_name,
+            "SLURM_JOB_USER": work.account or work.user,
+            "SLURM_NODELIST": nodes,
+            "SLURM_JOB_NODELIST": nodes,
+            "SLURM_NNODES": str(len(work.nodes)),
+            "SLURM_JOB_NUM_NODES": str(len(work.nodes)),
+            "SLURM_NODEID": str(work.rank_of_node),
+            "SLURM_SUBMIT_DIR": workdir,
+            "SLURM_JOB_PARTITION": work.vcluster,
+            "SLURM_JOB_ACCOUNT": work.tenant,
+            "SLURMD_NODENAME": work.node,
+            "SLURM_RESTART_COUNT": str(work.key.attempt - 1),
+        }
+        | {name: value for name, value in (("SLURM_UENV", work.uenv), ("SLURM_UENV_VIEW", work.view)) if value}
+    )
 
 
 def compose(

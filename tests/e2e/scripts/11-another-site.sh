@@ -6,4 +6,4 @@
 #SBATCH -N 1 -t 0-0:05 -J old -o "%x of %u.out"
 
 cd "$SLURM_SUBMIT_DIR" || exit 9
-srun hostname 2>/dev/null || echo "no steps"
+srun sh -c 'echo "a step on $(hostname)"'

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lattice.errors import Rejected
 from lattice.launches.option_table import SHORT, SRUN, VARIABLES
 from lattice.launches.option_values import CpuBind, Distribution, Export, GpuBind
-from lattice.launches.options import Answer, LaunchDefaults, LaunchOptions, parse
+from lattice.launches.options import LaunchDefaults, LaunchOptions, PrintedText, parse
 
 
 def read(*words: str, environ: dict[str, str] | None = None, defaults: LaunchDefaults | None = None) -> LaunchOptions:
@@ -140,7 +140,7 @@ def test_a_variable_that_does_not_read_is_refused_by_its_name() -> None:
 @pytest.mark.parametrize("option", ["--help", "-h", "--usage", "--version", "-V", "--mpi=list"])
 def test_texts_about_itself_need_no_program(option: str) -> None:
     answer = parse(["srun", option], {})
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, PrintedText)
     assert answer.text.endswith("\n")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lattice.errors import Rejected
 from lattice.scripts.asked import Given, SiteFacts, Submitter, VClusterFacts, merge, needs
 from lattice.scripts.book import from_book
+from lattice.scripts.commands import has_slurm_lines
 from lattice.scripts.directives import decode_script, read_script, split_line
 from lattice.scripts.translate import Translation, translate
 
@@ -265,23 +266,23 @@ def test_without_a_cluster_what_depends_on_it_is_said() -> None:
         translated("#!/bin/sh\n#SBATCH -n 64\n", SiteFacts())
 
 
+def test_a_script_that_calls_srun_is_as_any_other() -> None:
+    assert translated("#!/bin/sh\nsrun -n 4 ./a.out\n").warnings == ()
+
+
 @pytest.mark.parametrize(
-    ("body", "at"),
+    ("text", "has"),
     [
-        ("srun ./a.out", 2),
-        ("\n  srun -n 4 ./a.out", 3),
-        ("cd x && srun ./a.out", 2),
-        ("for i in 1 2; do srun ./a.out; done", 2),
-        ("time srun ./a.out", 2),
-        ("# srun ./a.out", None),
-        ("echo srun", None),
-        ("./srun-wrapper x", None),
-        ("mysrun ./a.out", None),
+        ("#!/bin/sh\n#SBATCH -N 2\n", True),
+        ("#!/bin/sh\n\n# a comment\n  # another\n#SBATCH -N 2\nsrun x\n", True),
+        ("#!/bin/sh\nsrun x\n#SBATCH -N 2\n", False),
+        ("#!/bin/sh\n# #SBATCH -N 2\nsrun x\n", False),
     ],
 )
-def test_a_script_that_calls_srun_is_warned_of_its_line(body: str, at: int | None) -> None:
-    expected = [] if at is None else [f"line {at} calls srun"]
-    assert [warning.partition(",")[0] for warning in translated(f"#!/bin/sh\n{body}\n").warnings] == expected
+def test_a_site_that_leaves_it_open_sets_slurms_variables_for_scripts_with_directives(text: str, has: bool) -> None:
+    assert has_slurm_lines(text) is has
+    warnings = translated(text + "echo $SLURM_JOB_ID\n", SiteFacts(vclusters={}, qos={}, slurm_env_of_scripts=True)).warnings
+    assert len(warnings) == (0 if has else 1)
 
 
 def test_a_script_that_reads_what_slurm_sets_is_told_what_it_will_not_find_here() -> None:
