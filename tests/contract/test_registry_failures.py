@@ -23,7 +23,7 @@ from lattice_agent.host.threads import Threads
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from tests.build import uid
 from tests.containers import files, image, push
-from tests.faulty_registry import CUT, DOWN, MANIFESTS, PAGE, STATUS, WRONG, Fault, FaultyRegistry, faulty_registry
+from tests.faulty_registry import CUT, DOWN, MANIFESTS, PAGE, SILENT, STATUS, WRONG, Fault, FaultyRegistry, faulty_registry
 from tests.registries import RegistryProgram, running_registry
 from tests.squashfs import needs_mksquashfs
 
@@ -110,6 +110,19 @@ async def test_what_passes_is_waited_for_and_told_and_the_image_comes_whole(
     assert images.progress(asked.key).waits == "", "nothing keeps what is there"
     if "Retry-After" in fault.headers:
         assert time.time() - began >= float(fault.headers["Retry-After"]), "the registry is left alone as long as it asks for"
+
+
+async def test_a_registry_that_takes_a_question_and_says_nothing_is_named_after_twenty_seconds(
+    program: RegistryProgram, front: FaultyRegistry, images: Images, tmp_path: Path
+) -> None:
+    found = await pushed("uenv", program, front, tmp_path / "push")
+    front.fault = Fault(SILENT, path=MANIFESTS, times=1)
+    asked = work(front, found)
+    async with asyncio.TaskGroup() as group:
+        bringing = group.create_task(images.bring(asked))
+        heard = await told(lambda: images.progress(asked.key).waits, bringing)
+    assert heard == [f"the registry {front.host} cannot be asked: no answer within 20 s"]
+    assert images.cache.find(found.digest) is not None
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -37,6 +37,9 @@ def test_it_is_printed_for_right_flags_alone(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["unit", "--node", "n1"])
     assert "--certificate, --key and --ca are needed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["unit", *NEEDED, "--oci-runtime", "/usr/bin/sarus"])
+    assert "Sarus is not driven by this release; give runc or crun" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own reader of units")
