@@ -194,7 +194,8 @@ def _report(node: str, state: str, report: pb.NodeReport) -> NodeReport:
             cache.directory, cache.images, cache.bytes, cache.total_bytes, cache.free_bytes, cache.pulls, cache.message
         ),
         prologue_hooks=list(report.prologue_hooks), epilogue_hooks=list(report.epilogue_hooks), hooks_message=report.hooks_message,
-        scratch=report.scratch, attempts=[_attempt(one) for one in report.attempts], left_out=report.attempts_left_out,
+        scratch=report.scratch, containers=report.containers,
+        attempts=[_attempt(one) for one in report.attempts], left_out=report.attempts_left_out,
     )  # fmt: skip
 
 

@@ -75,6 +75,8 @@ class NodeReport(msgspec.Struct, rename="camel", frozen=True):
     epilogue_hooks: list[str] = []
     hooks_message: str = ""
     scratch: str = ""
+    containers: str = ""
+    """The OCI runtime, or why work in images does not run there, and the site's directories for containers that it lacks."""
     attempts: list[AttemptRow] = []
     hidden: int = 0
     """Attempts of work that the reader may not see."""

@@ -204,7 +204,9 @@ def test_an_image_of_other_architectures_finds_no_node_and_says_which_there_are(
     assert os.uname().machine in me.get("both")["status"]["software"][0]["architectures"]
 
 
-def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_images_are_told(admin: BlockingCluster, me: Person) -> None:
+def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_images_are_told(
+    control_plane: Instance, admin: BlockingCluster, me: Person
+) -> None:
     shared = Path("/opt/lattice-shared")  # the image has files there
     shared.mkdir()
     try:
@@ -217,6 +219,9 @@ def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_ima
             said
         )
         assert "the node's /opt/lattice-shared hides what the image has there" in said
+        node = me.get("mounts")["status"]["nodes"]
+        shown = " ".join(person(control_plane, "admin", "default").lattice("node", "status", node).stdout.split())
+        assert "runc software.containerMounts: there is no /nowhere/scratch here" in shown
     finally:
         admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": None}}})
         shared.rmdir()

@@ -100,6 +100,10 @@ class Containers:
         self.launches = ""
         """The directory of `srun` and its socket, which every container shows at the same path; empty: the node serves no launches."""
 
+    def program(self) -> str:
+        """Returns the path of the OCI runtime; empty: it is not installed."""
+        return self._tools.program()
+
     def flaw(self) -> str:
         """Returns a clause on why this node runs no work in OCI images; empty: it does."""
         return self._tools.flaw(self._scopes) or ("" if self._cache is not None else "it keeps no images (--cache-dir)")

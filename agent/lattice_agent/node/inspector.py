@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from lattice import __version__
@@ -15,6 +16,7 @@ from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.units import format_ranges, quantity_bytes
 from lattice_agent.attempts import AttemptFacts, Key
+from lattice_agent.host.containers import Containers
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import HookFailure, Hooks
 from lattice_agent.host.images import Images
@@ -30,6 +32,7 @@ from lattice_agent.state.journal import Journal
 ANSWER_SECONDS: Final = 2.0
 """How long disk and kernel may take for a look: the gateway waits three seconds for the node."""
 MOST_ATTEMPTS: Final = 64
+SHARED_SECONDS: Final = 0.5
 LOOKS: Final = 4
 """Threads for looks; those that a silent disk keeps are not replaced."""
 
@@ -47,6 +50,7 @@ class InspectedHost(Protocol):
     images: Images | None
     reserves: Reserves
     scratch: Scratch
+    containers: Containers
 
     def facts(self) -> MachineFacts:
         """Returns the facts of the machine."""
@@ -73,6 +77,7 @@ class NodeInspector:
         self._since = clock.now()
         self._inspection = Inspection(host.journal, host.scopes)
         self._threads = Threads("the node's disk", count=LOOKS, within=ANSWER_SECONDS)
+        self._shared = Threads("what containers show of the node", count=1, within=SHARED_SECONDS)  # of file servers that may be silent
 
     async def look(self, key: Key | None) -> NodeFacts:
         """Returns the facts of the node with those of one attempt, also where that is settled; None: with all that are not settled, 64 at
@@ -105,6 +110,7 @@ class NodeInspector:
             attempts=tuple(self._attempt(one, look) for one, look in zip(keys, looks, strict=False)),
             left_out=max(0, len(keys) - MOST_ATTEMPTS),
             scratch=await self._scratch(),
+            containers=await self._containers(),
         )
 
     def _attempt(self, key: Key, look: _Look) -> ReportedAttempt:
@@ -155,6 +161,19 @@ class NodeInspector:
             return error.message
         held = "work is held to its size" if place.limited else "no quota holds work to its size"
         return f"{free / _GIBIBYTE:.1f}Gi of {total / _GIBIBYTE:.1f}Gi free, {held}\nin {place.directory}"
+
+    async def _containers(self) -> str:
+        """Returns by what work in OCI images runs here, or why it does not, and which directories of software.containerMounts are missing;
+        the error's sentence where the machine does not answer.
+        """
+        listed = self._agent.options().software.container_mounts
+        try:
+            program, flaw = await self._call(lambda: (self._host.containers.program(), self._host.containers.flaw()))
+            absent = await self._shared.call(lambda: [path for path in listed if not Path(path).is_dir()])
+        except LatticeError as error:
+            return error.message
+        said = f"work in images does not run here: {flaw}" if flaw else program
+        return f"{said}\nsoftware.containerMounts: there is no {', '.join(absent)} here" if absent else said
 
     async def _cache(self) -> CacheUse:
         """Returns how full the node's image cache is; only a message where the node keeps no images or it cannot be read."""

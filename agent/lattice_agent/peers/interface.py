@@ -138,6 +138,7 @@ class NodeFacts:
     attempts: tuple[ReportedAttempt, ...]
     left_out: int = 0
     scratch: str = ""
+    containers: str = ""
 
 
 class Inspector(Protocol):

@@ -30,6 +30,7 @@ def node_to_wire(facts: NodeFacts) -> pb.NodeReport:
         attempts=map(_attempt, facts.attempts),
         attempts_left_out=facts.left_out,
         scratch=facts.scratch,
+        containers=facts.containers,
     )
 
 

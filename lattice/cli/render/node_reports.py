@@ -54,6 +54,7 @@ def report_fields(report: NodeReport, now: float) -> list[tuple[str, str]]:
         ("Cache", _cache(report.cache)),
         ("Hooks", _hooks(report)),
         ("Scratch", report.scratch),
+        ("Containers", report.containers),
         ("Attempts", _attempts(report)),
     ]
 

@@ -796,6 +796,7 @@ class NodeReport(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     SCRATCH_FIELD_NUMBER: _builtins.int
+    CONTAINERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """of the agent"""
     since: _builtins.float
@@ -816,6 +817,8 @@ class NodeReport(_message.Message):
     attempts_left_out: _builtins.int
     scratch: _builtins.str
     """where scratch of the work stands; empty: the node gives none"""
+    containers: _builtins.str
+    """what runs work in OCI images, or why nothing does; directories that containers lack"""
     @_builtins.property
     def unlimited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """controllers whose limits this machine refuses"""
@@ -847,10 +850,11 @@ class NodeReport(_message.Message):
         attempts: _abc.Iterable[Global___AttemptReport] | None = ...,
         attempts_left_out: _builtins.int = ...,
         scratch: _builtins.str = ...,
+        containers: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attempts_left_out", b"attempts_left_out", "cache", b"cache", "cgroups", b"cgroups", "epilogue_hooks", b"epilogue_hooks", "flaw", b"flaw", "heartbeat", b"heartbeat", "hooks_message", b"hooks_message", "prologue_hooks", b"prologue_hooks", "reserved_cpus", b"reserved_cpus", "reserved_memory", b"reserved_memory", "scratch", b"scratch", "seq", b"seq", "since", b"since", "unlimited", b"unlimited", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attempts_left_out", b"attempts_left_out", "cache", b"cache", "cgroups", b"cgroups", "containers", b"containers", "epilogue_hooks", b"epilogue_hooks", "flaw", b"flaw", "heartbeat", b"heartbeat", "hooks_message", b"hooks_message", "prologue_hooks", b"prologue_hooks", "reserved_cpus", b"reserved_cpus", "reserved_memory", b"reserved_memory", "scratch", b"scratch", "seq", b"seq", "since", b"since", "unlimited", b"unlimited", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
