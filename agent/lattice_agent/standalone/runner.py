@@ -32,7 +32,9 @@ def load_shim() -> ModuleType:
     package = ModuleType("lattice_agent")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["lattice_agent"] = package
-    return importlib.import_module("lattice_agent.standalone.shim")
+    from lattice_agent.standalone import shim
+
+    return shim
 
 
 class Runner:
