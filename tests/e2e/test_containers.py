@@ -283,3 +283,11 @@ def test_the_example_runs_in_the_image_on_two_nodes(control_plane: Instance) -> 
         assert printed(alice, "container").count("ID=busybox") == 2
     finally:
         alice.kubectl("delete", "allocation", "container", "--ignore-not-found")
+
+
+def test_srun_starts_tasks_in_the_image(me: Person, home: Path) -> None:
+    script = "#!/bin/sh\nsrun -n 2 -O -l sh -c 'grep ^ID= /etc/os-release'\nsrun sh -c 'exit 7'\n"
+    me.apply("launching", script=script, environment={"image": APP, "workdir": str(home)})
+    status = me.ended("launching", within=60)
+    assert (status["phase"], status["exit"]["code"]) == ("Failed", 7), status
+    assert sorted(me.lattice("logs", "launching").stdout.splitlines())[:2] == ["0: ID=busybox", "1: ID=busybox"]
