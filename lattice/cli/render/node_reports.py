@@ -69,7 +69,7 @@ def attempt_lines(row: AttemptRow, now: float, width: int) -> list[str]:
     """Returns the lines on one attempt of a node: how it stands, its limits, its use, its steps with times, its mounts."""
     who = f"{row.number or ''} {row.namespace}/{row.name}".strip() if row.name else f"uid {row.uid}"
     running = f" for {span(now - row.started)}" if row.started and row.stage == "Running" else ""
-    lines = [f"{who}, attempt {row.attempt}: {row.stage}{running}"]
+    lines = hang(f"{who}, attempt {row.attempt}: {row.stage}{running}", width)
     inner = max(0, width - len(_INDENT))
     told = fields([("Message", row.message), ("Limits", _limits(row)), ("Used", _used(row))], inner)
     if row.steps:

@@ -21,7 +21,7 @@ MOUNTS = [
     MountRow("/tmp", "tmpfs", "tmpfs"),
 ]
 ATTEMPT = AttemptRow(
-    "u", 1, "Running", "physics", "training-of-a-large-model", 12345, started=1_790_000_000.0, mounts=MOUNTS,
+    "u", 1, "Running", "physics", "training-of-a-large-model-that-somebody-gave-a-rather-long-name-gv99r", 12345, started=1_790_000_000.0, mounts=MOUNTS,
     steps=[StepRow("images", "Done", begun=1_790_000_000.0, done=1_790_000_003.0, bytes=1 << 30, size=1 << 30)],
     limits={"cpu": "400000 100000", "cpuset": "0-3,64-67", "memory": str(30 << 30), "pids": "65536"}, processes=17, peak_memory=12 << 30,
     cpu_seconds=123456.78, oom_kills=3, message=SENTENCE,
