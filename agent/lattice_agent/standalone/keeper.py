@@ -278,7 +278,7 @@ class Keeper:
         for payload in pmi.outgoing():
             self._keep_exchange(payload)
         for text in pmi.said():
-            self.link.say(frames.KEEPER_SAY, str(text).encode(errors="replace"))
+            self.link.say(frames.KEEPER_SAY, f"srun: {text}".encode(errors="replace"))
         if failure is not None and not self._killed and not self.done:
             self._killed = True
             self._end_group(0.0)

@@ -56,7 +56,7 @@ class LaunchFailure(Record):
         return LaunchFailure(int(fields["rank"]), str(fields["node"]), str(fields["reason"]), str(fields["sentence"]), int(fields["code"]))
 
 
-class Answer(Record):
+class RankAnswer(Record):
     """The answer to a rank that waited: for a fence nothing, for a ring its values, for an attribute or a name the value found."""
 
     rank: int
@@ -94,7 +94,7 @@ class NodeExchange:
     def __init__(self, nodes: Sequence[Sequence[int]], node: int, name: str, part_bytes: int = PART_BYTES) -> None:
         self.ranks = frozenset(nodes[node])
         self.name, self._part_bytes = name, part_bytes
-        self.answers: list[Answer] = []
+        self.answers: list[RankAnswer] = []
         self.outgoing: list[Payload] = []
         self.failure: LaunchFailure | None = None
         self._told: list[Payload] = []
@@ -140,7 +140,7 @@ class NodeExchange:
             return f"an attribute of {size} bytes; a node's may have {MAX_ATTRIBUTE_BYTES} together, a value {MAX_VALUE_BYTES}"
         self._attribute_bytes += size
         self._attributes[key] = value
-        self.answers += [Answer(rank, "attribute", value) for rank in self._awaited.pop(key, ())]
+        self.answers += [RankAnswer(rank, "attribute", value) for rank in self._awaited.pop(key, ())]
         return ""
 
     def attribute(self, key: bytes) -> bytes | None:
@@ -207,7 +207,7 @@ class NodeExchange:
             elif "answer" in message:
                 rank, _ = self._asked.pop(int(message["answer"]), (None, b""))
                 if rank is not None:
-                    self.answers.append(Answer(rank, "name", (bool(message["done"]), _bytes(message["port"]))))
+                    self.answers.append(RankAnswer(rank, "name", (bool(message["done"]), _bytes(message["port"]))))
             else:
                 self._take_result(message["result"], message["round"], message["part"], message["parts"], message["data"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -240,7 +240,7 @@ class NodeExchange:
                 self._keep(_bytes(key), _bytes(value))
         else:
             values = join_ring(whole)
-        self.answers += [Answer(rank, kind, values.get(rank)) for rank in stage.advance()]
+        self.answers += [RankAnswer(rank, kind, values.get(rank)) for rank in stage.advance()]
 
     def _keep(self, key: bytes, value: bytes) -> None:
         """Makes a pair visible; an older value of its key is gone."""

@@ -97,14 +97,6 @@ class Hub:
             self._fail(LaunchFailure(-1, name, "Garbage", f"{name} sent what is no PMI exchange: {type(error).__name__}: {error}"))
         return []
 
-    def owing(self) -> frozenset[int]:
-        """Returns the nodes that owe their part of a fence or ring which others have entered."""
-        late: set[int] = set()
-        for state in self._rounds.values():
-            if state.result is None and state.parts:
-                late |= set(range(self._nodes)) - state.whole_nodes()
-        return frozenset(late)
-
     def lose(self, node: int) -> None:
         """Notes that a node's ranks were killed with their keeper; the launch ends, at once where they had met others before."""
         name, rounds = self._names[node], dict.fromkeys((FENCE, RING), 0)

@@ -43,7 +43,7 @@ class PmixListener:
         """Returns the variables by which a PMIx client calls here; none where nobody listens."""
         return dict.fromkeys(URIS, f"lattice.0;tcp4://127.0.0.1:{self._port}") if self._port else {}
 
-    def serve(self, fd: int) -> bool:
+    def take_call(self, fd: int) -> bool:
         """Takes a call, or what a caller says; returns whether a PMIx client of the user has called."""
         if fd not in self._callers:
             self._answer_call()

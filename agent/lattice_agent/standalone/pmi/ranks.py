@@ -112,7 +112,7 @@ class RankServer:
         """Reads from a rank and writes to it, as `events` of the poll allow."""
         self._now = now
         if self._pmix is not None and fd in self._pmix:
-            if self._pmix.serve(fd):
+            if self._pmix.take_call(fd):
                 self._note_pmix()
             return
         end = self._ends[fd]
@@ -183,7 +183,7 @@ class RankServer:
         lines, self._lines = self._lines, []
         if self._hub is not None and self.failure is not None and not self._told_failure:
             self._told_failure = True
-            lines.append(self.failure.sentence)
+            lines.append(f"error: {self.failure.sentence}")
         return lines
 
     def close(self) -> None:

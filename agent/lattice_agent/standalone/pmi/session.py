@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from lattice_agent.standalone.pmi import mapping
-from lattice_agent.standalone.pmi.exchange import FENCE, MAX_KEY_BYTES, MAX_VALUE_BYTES, RING, Answer, LaunchFailure, NodeExchange
+from lattice_agent.standalone.pmi.exchange import FENCE, MAX_KEY_BYTES, MAX_VALUE_BYTES, RING, LaunchFailure, NodeExchange, RankAnswer
 from lattice_agent.standalone.pmi.wire import MalformedMessage, Message, MessageDecoder, encode_frame, encode_line
 from lattice_agent.standalone.records import Record
 
@@ -84,7 +84,7 @@ class RankSession:
         if self._decoder.malformed:
             self._end_for_garbage(self._decoder.malformed)
 
-    def answer_waiting(self, answer: Answer) -> None:
+    def answer_waiting(self, answer: RankAnswer) -> None:
         """Answers a request that has waited, and serves those behind it."""
         message = self._waiting.pop(answer.subject, None)
         if message is None:

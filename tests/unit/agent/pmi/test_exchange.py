@@ -135,7 +135,6 @@ def test_under_loss_repetition_any_order_and_new_hubs_nobody_leaves_early_and_al
         wire.act()
     wire.mend()
     assert wire.hub.failure is None
-    assert wire.hub.owing() == frozenset()
 
 
 @settings(max_examples=100, deadline=None)
@@ -216,14 +215,6 @@ def test_a_node_that_is_lost_ends_those_who_meet_it(met: bool) -> None:
     carry(nodes, hub)
     assert hub.failure is not None
     assert "killed with" in hub.failure.sentence
-
-
-def test_nodes_that_owe_their_part_are_named() -> None:
-    nodes, hub = two()
-    assert hub.owing() == frozenset()
-    nodes[1].join_round(FENCE, 2)
-    carry(nodes, hub)
-    assert hub.owing() == {0}
 
 
 def test_a_failure_is_told_to_a_new_hub() -> None:

@@ -136,7 +136,8 @@ async def test_mpi4py_meets_in_a_launch() -> None:
 async def test_agents_that_come_and_go_and_hubs_that_start_anew_cost_time_only(seed: int) -> None:
     async with attempt() as (host, here):
         listeners, hub = await ran(host, [[0, 1], [2, 3]], here / programs.every_call().name, "fences", 60, breaks=random.Random(seed))
-        assert told(listeners) == {rank: f"rank {rank} of 4: right\n" for rank in range(4)}
+        lines = {rank: set(text.splitlines()) for rank, text in told(listeners).items()}  # unacknowledged frames come twice
+        assert lines == {rank: {f"rank {rank} of 4: right"} for rank in range(4)}
         assert hub.failure is None
 
 
@@ -159,7 +160,7 @@ async def test_every_call_of_libpmi2_is_served_in_a_launch() -> None:
 async def test_a_rank_that_fails_ends_the_launch_on_all_nodes(nodes: list[list[int]], words: tuple[object, ...], sentence: str) -> None:
     async with attempt() as (host, here):
         listeners, hub = await ran(host, nodes, here / programs.ring().name, *words)
-        assert (hub.failure.sentence if hub.failure else listeners[0].said[-1]).startswith(sentence)
+        assert (hub.failure.sentence if hub.failure else listeners[0].said[-1]).removeprefix("srun: error: ").startswith(sentence)
         assert {rank for listener in listeners for rank in listener.ended} == {0, 1}
 
 
