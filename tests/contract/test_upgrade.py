@@ -62,6 +62,8 @@ def test_no_bad_spec_is_accepted_at_any_moment_of_an_upgrade(older: ApiServer) -
         over.set()
         person.join()
     assert len(answers) > 20
-    assert [answer for answer in answers if answer[0] or SENTENCE not in answer[1]] == []
+    # A request that meets the exchange of schemas may be answered by the storage that goes: "apiserver is shutting down".
+    others = [message for accepted, message in answers if accepted or SENTENCE not in message]
+    assert [message for message in others if "shutting down" not in message] == []
     assert "Invalid value" in answers[0][1], "the schema speaks"
     assert "ValidatingAdmissionPolicy" in answers[-1][1], "the policy speaks"
