@@ -83,5 +83,11 @@ bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; 
 bench-peers: setup ## Build kube-scheduler and measure its bindings a second beside our admissions, in one run
 	$(BIN)/lattice-dev bench peers $(BENCH_FLAGS)
 
+.PHONY: srun
+srun: setup ## Compile the client srun for x86_64 and aarch64 with ziglang into build/srun (a download of 90 MB the first time)
+	$(BIN)/python -m pip install $(PIP_FLAGS) ziglang
+	for machine in x86_64 aarch64; do mkdir -p build/srun/$$machine && $(BIN)/python -m ziglang cc -target $$machine-linux-musl -static -Os -s \
+	  -Wall -Wextra -Werror -o build/srun/$$machine/srun srun/srun.c || exit 1; done
+
 generate: setup ## Write CRDs, protobuf stubs and reference pages from their sources
 	$(BIN)/python -m lattice_dev.generate

@@ -33,7 +33,9 @@ REGISTRY = ("referrers",)
 """The OCI registry with the referrers API that tests push to beside Debian's, which has none."""
 STUB_SOURCE = Path(standalone.__file__).with_name("stub.c")
 STUB_FLAGS = ("-static", "-Os", "-s")
-SRUN_SOURCE = Path(__file__).parents[2] / "srun" / "srun.c"
+_SHARED_SRUN = Path(__file__).parent / "share" / "srun" / "srun.c"
+SRUN_SOURCE = _SHARED_SRUN if _SHARED_SRUN.exists() else Path(__file__).parents[2] / "srun" / "srun.c"
+"""The source of the client `srun`: the wheel's, else the checkout's."""
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
