@@ -77,7 +77,7 @@ class _Front(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._serve("HEAD")
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base calls it so
         """Says nothing."""
 
     def _serve(self, method: str) -> None:
