@@ -23,23 +23,24 @@ from tests.build import uid
 ROOT = "/lattice.slice/n1"
 KEY = Key(uid(1), 2)
 OURS = f"alloc-{uid(1)}-2.scope"
+MAIN, LAUNCHED = "work/main", "work/launch-3"
 
 
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        (f"0::{ROOT}/{OURS}/work/main", KEY),
-        (f"0::{ROOT}/{OURS}/work/launch-3", KEY),
-        (f"4:memory:/x\n0::{ROOT}/{OURS}/work/main/deeper", KEY),
+        (f"0::{ROOT}/{OURS}/{MAIN}", KEY),
+        (f"0::{ROOT}/{OURS}/{LAUNCHED}", KEY),
+        (f"4:memory:/x\n0::{ROOT}/{OURS}/{MAIN}/deeper", KEY),
         (f"0::{ROOT}/{OURS}/shim", None),
         (f"0::{ROOT}/{OURS}/keep/0", None),
         (f"0::{ROOT}/{OURS}", None),
-        (f"0::/lattice.slice/n2/{OURS}/work/main", None),
-        (f"0::{ROOT}2/{OURS}/work/main", None),
-        (f"0::/user.slice{ROOT}/{OURS}/work/main", None),
-        (f"0::{ROOT}/../n1/{OURS}/work/main", None),
-        (f"0::{ROOT}/below/{OURS}/work/main", None),
-        (f"1:name=systemd:{ROOT}/{OURS}/work/main", None),
+        (f"0::/lattice.slice/n2/{OURS}/{MAIN}", None),
+        (f"0::{ROOT}2/{OURS}/{MAIN}", None),
+        (f"0::/user.slice{ROOT}/{OURS}/{MAIN}", None),
+        (f"0::{ROOT}/../n1/{OURS}/{MAIN}", None),
+        (f"0::{ROOT}/below/{OURS}/{MAIN}", None),
+        (f"1:name=systemd:{ROOT}/{OURS}/{MAIN}", None),
         ("0::/", None),
         ("", None),
     ],
@@ -115,7 +116,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.root
 def test_a_process_of_the_work_is_told_with_its_attempt_and_user(place: Place) -> None:
-    connection, process = place.connect(f"{OURS}/work/main")
+    connection, process = place.connect(f"{OURS}/{MAIN}")
     with connection:
         found, pidfd = caller.identify(connection, place.path)
         assert (found.key, found.pid, found.uid) == (KEY, process.pid, 0)
@@ -136,7 +137,7 @@ def test_a_process_that_is_of_no_work_is_refused(place: Place, cgroup: str) -> N
 
 @pytest.mark.root
 def test_a_process_that_has_ended_is_refused_though_somebody_keeps_its_connection(place: Place) -> None:
-    connection, process = place.connect(f"{OURS}/work/main", leaves=True)
+    connection, process = place.connect(f"{OURS}/{MAIN}", leaves=True)
     process.wait()
     with connection, pytest.raises(Denied, match="has ended"):
         caller.identify(connection, place.path)
