@@ -87,6 +87,41 @@ def test_an_ended_script_takes_its_launches_along(me: Person, control_plane: Ins
     until(lambda: not _found("sleep 4311"), within=20, what="the end of the rank")
 
 
+ATTACK = """
+import os, socket, struct, sys
+field = lambda tag, value: struct.pack(">BI", tag, len(value)) + value
+frame = lambda kind, payload: struct.pack(">IB", len(payload), kind) + payload
+def connect():
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ["LATTICE_BIN"] + "/../socket")
+    connection.settimeout(3)
+    return connection
+for garbage in (b"GET / HTTP/1.0", struct.pack(">IB", 1 << 31, 1), frame(1, b"x" * 50), frame(99, b""), os.urandom(4096)):
+    connect().sendall(garbage)
+held, refused = [], []
+for number in range(12):
+    words = b"".join(field(2, word) for word in (b"srun", b"--exact", b"-n1", b"true"))
+    request = field(1, os.urandom(16)) + words + field(3, b"X=" + bytes(7 << 20).replace(b"\\0", b"y"))
+    connection = connect()
+    connection.sendall(frame(1, request))
+    held.append(connection)
+for connection in held:
+    try:
+        said = connection.recv(4096)
+        refused.append(b"MiB of arguments" in said)
+    except TimeoutError:
+        pass
+print("refused", sum(refused), "of", len(held))
+"""
+
+
+def test_a_script_that_attacks_the_socket_takes_little_of_its_node(me: Person, control_plane: Instance) -> None:
+    script = f"srun --exact -n $(nproc) sleep 12 & sleep 1\npython3 - <<'PY'\n{ATTACK}\nPY\nwait\nsrun echo served"
+    said = ran(me, control_plane, script).splitlines()
+    assert said[-1] == "served", said
+    assert next(int(line.split()[1]) for line in said if line.startswith("refused")) >= 3, said
+
+
 # several nodes
 
 

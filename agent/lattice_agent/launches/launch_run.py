@@ -238,6 +238,7 @@ class LaunchRun:
     def _begin(self) -> None:
         """Tells all keepers to begin, once every one of them has its ranks ready."""
         self.record.state = STARTED
+        self._starts = None  # nobody starts it again
         self._write()
         for part in self.parts:
             part.link.send(Frame(frames.GO, b""))

@@ -35,6 +35,8 @@ REQUEST_BYTES = 8 << 20
 REQUEST_SECONDS = 10.0
 READING, WAITING = 8, 4096
 """Requests of one attempt that are read at a time, and connections of one attempt."""
+HELD_BYTES = 64 << 20
+"""Most bytes of all requests of one attempt that wait or run: a thousand with a large environment."""
 
 
 class SocketStream:
@@ -116,6 +118,7 @@ class SocketServer:
         self._guard = Guard(clock, "a request of srun")
         self._connections: Counter[object] = Counter()
         self._reading: dict[object, asyncio.Semaphore] = {}
+        self._held: Counter[object] = Counter()
 
     async def run(self) -> None:
         """Accepts connections until cancelled."""
@@ -170,4 +173,20 @@ class SocketServer:
         except (Retry, TimeoutError, FrameError):
             return
         if read[0].kind == frames.LAUNCH:
+            await self._serve_request(found, pidfd, stream, read, decoder)
+
+    async def _serve_request(self, found: Caller, pidfd: int, stream: SocketStream, read: list[Frame], decoder: Decoder) -> None:
+        """Has a request served, unless those of its attempt take too much memory already: then it is refused with a sentence."""
+        size = len(read[0].payload)
+        if self._held[found.key] + size > HELD_BYTES:
+            why = f"the launches of this allocation that wait or run take {HELD_BYTES >> 20} MiB of arguments and variables: wait for some"
+            with suppress(Retry):
+                await stream.write_bytes(frames.encode(frames.REFUSED, frames.encode_refused(1, why)))
+            return
+        self._held[found.key] += size
+        try:
             await self._serve(found, pidfd, stream, read[0].payload, read[1:], decoder)
+        finally:
+            self._held[found.key] -= size
+            if not self._held[found.key]:
+                del self._held[found.key]
