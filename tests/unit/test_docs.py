@@ -36,7 +36,7 @@ FENCE = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRACES = re.compile(
     "|".join(
         (
-            r"(?<![\w./-])/(?:root|work)/(?!\.)[\w.]",  # a path of the machine that it was written on
+            r"(?<![\w./}-])/(?:root|work)/(?!\.)[\w.]",  # a path of the machine that it was written on
             r"\b(?:chat" + r"gpt|open" + r"ai|anth" + r"ropic|cla" + r"ude|co" + r"pilot|gem" + r"ini)\b",
         )
     ),
