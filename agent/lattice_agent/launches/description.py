@@ -42,7 +42,7 @@ class LaunchPlan:
 
 def plan_of(work: NodeWork, request: LaunchRequest) -> LaunchPlan | str:
     """Returns what a request asks for, or the text that answers it (--help); raises Rejected for options that do not read."""
-    caller = dict(text.partition("=")[::2] for text in map(os.fsdecode, request.variables))
+    caller = {name: value for name, _, value in (os.fsdecode(one).partition("=") for one in request.variables)}
     found = options.parse([os.fsdecode(word) for word in request.argv], caller, defaults_of(work))
     if isinstance(found, PrintedText):
         return found.text

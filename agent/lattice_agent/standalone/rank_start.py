@@ -161,6 +161,12 @@ class RankFailure(StartFailure):
         self.rank = rank
 
 
+def _described(asked: dict[str, Any], local: int) -> RankDescription:
+    """Returns a rank as it is asked for, with its number on this node where that is not given."""
+    fields: dict[str, Any] = {"local": local, **asked}
+    return RankDescription(**fields)
+
+
 class RankStart:
     """Forks the ranks of one launch, has them wait at the gate, and opens it."""
 
@@ -170,7 +176,7 @@ class RankStart:
         """Asks `connect` for the descriptor that a rank inherits (-1: none), and `variables` for what it must know of that."""
         self.launch = launch
         self._connect, self._variables = connect, variables
-        self.ranks = [Rank(RankDescription(**{"local": local} | asked)) for local, asked in enumerate(launch.ranks)]
+        self.ranks = [Rank(_described(asked, local)) for local, asked in enumerate(launch.ranks)]
         self.ends: dict[int, Ends] = {}
         """By rank's number on the node."""
         self._gate = self._failures = -1

@@ -99,7 +99,8 @@ class Hub:
 
     def lose(self, node: int) -> None:
         """Notes that a node's ranks were killed with their keeper; the launch ends, at once where they had met others before."""
-        name, rounds = self._names[node], dict.fromkeys((FENCE, RING), 0)
+        name = self._names[node]
+        rounds: dict[str, int] = dict.fromkeys((FENCE, RING), 0)
         self._gone[node] = (min(self._nodes_ranks[node], default=-1), rounds, "was killed with its keeper")
         if self._concluded or any(number for _, number in self._rounds):
             sentence = f"the ranks on {name} were killed with their keeper, after they had met the others"
