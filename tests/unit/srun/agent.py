@@ -144,9 +144,12 @@ class Agent:
         cwd: Path | None = None,
         line: str = "",
     ) -> subprocess.Popen[bytes]:
-        """Starts a client; with `line` in a shell's command, in which `$SRUN` is it."""
+        """Starts a client that ignores no signal, as under a terminal, however these tests were started; with `line` in a shell's command,
+        in which `$SRUN` is it.
+        """
         environ = {"PATH": os.environ["PATH"], "LATTICE_JOB_ID": "3", "SRUN": str(self.program)} | dict(environ or {})
-        argv: Sequence[str] = ["sh", "-c", line] if line else [str(self.program), *words]
+        unignored = ["env", "--default-signal=HUP,INT,QUIT,TERM"]
+        argv: Sequence[str] = [*unignored, "sh", "-c", line] if line else [*unignored, str(self.program), *words]
         client = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environ, cwd=cwd, start_new_session=True)
         self.clients.append(client)
         return client

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import resource
+import select
 import shutil
 import signal
 import struct
@@ -61,10 +62,11 @@ def end(client: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
 
 
 def wait_for(client: subprocess.Popen[bytes], text: bytes) -> bytes:
-    """Reads standard error until it ends so."""
+    """Reads standard error until it ends so, for 20 s at most."""
     assert client.stderr is not None
     said = b""
     while not said.endswith(text):
+        assert select.select([client.stderr], [], [], 20)[0], said
         piece = os.read(client.stderr.fileno(), 4096)
         assert piece, said
         said += piece
@@ -587,8 +589,6 @@ def test_no_bytes_crash_it(agent: Agent) -> None:
 
 def _comes_again(agent: Agent, client: subprocess.Popen[bytes]) -> bool:
     """Whether the client is on its way back; False: it has ended."""
-    import select
-
     assert agent.listener is not None
     until = time.monotonic() + 10
     while time.monotonic() < until:
