@@ -31,6 +31,8 @@ from lattice_agent.work.launch import RunContext
 
 ANSWER_SECONDS = 60.0
 END_SECONDS, LOOK_SECONDS = 5.0, 0.002
+OF_LAUNCH = frozenset({"argv", "workdir", "umask", "soft_limits", "label", "unbuffered", "append", "stdin", "ranks", "go", "pmi"})
+"""The fields of `LaunchDescription` that a launch brings as they are, perhaps from another node's agent; the place is this node's alone."""
 
 
 class Keepers:
@@ -45,11 +47,11 @@ class Keepers:
     async def start(self, key: Key, launch: Mapping[str, Any]) -> tuple[int, int]:
         """Starts a launch's ranks on this node, all or none, and returns pid and start ticks of their keeper; may be repeated.
 
-        `launch`: the fields of `LaunchDescription` that the launch itself brings. Raises Rejected, with the failure's sentence: NodeUnfit
-        where this node is at fault, else StartFailed; Retry where the kernel does not answer.
+        `launch`: `number` and `environment`, and the fields `OF_LAUNCH`; others are passed over. Raises Rejected, with the failure's
+        sentence: NodeUnfit where this node is at fault, else StartFailed; Retry where the kernel does not answer.
         """
-        number = int(launch["number"])
-        described = await self._kernel.call(self._describe, key, launch)
+        number, own = _read(launch)
+        described = await self._kernel.call(self._describe, key, number, own)
         try:
             answer = await self._ask({"op": "keep", "launch": described})
             if answer.get("taken") and (pid := await self._kernel.call(self.cgroups.keeper_pid, key, number)):
@@ -63,15 +65,18 @@ class Keepers:
             raise
         return int(answer["pid"]), int(answer["ticks"])
 
-    def _describe(self, key: Key, launch: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes the cgroups of a launch, and returns its whole description. Raises Rejected where the attempt has no place here."""
+    def _describe(self, key: Key, number: int, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the cgroups of a launch, and returns its whole description: what is its own, and what only this node says.
+
+        Raises Rejected where the attempt has no place here.
+        """
         place = self._place(key)
         try:
-            entrances = self.cgroups.make_launch(key, int(launch["number"]))
+            entrances = self.cgroups.make_launch(key, number)
         except FileNotFoundError as error:
             raise Rejected("its allocation is over on this node", reason="StartFailed") from error
-        variables = on_this_node(launch["environment"], self._launcher.programs)
-        return place | dataclasses.asdict(entrances) | dict(launch) | {"environment": variables}
+        variables = on_this_node(own["environment"], self._launcher.programs)
+        return place | dict(own) | dataclasses.asdict(entrances) | {"number": number, "environment": variables}
 
     def _place(self, key: Key) -> dict[str, Any]:
         """Returns where the work of an attempt runs on this node; raises Rejected where nobody knows, or launches cannot run there."""
@@ -140,6 +145,16 @@ def _bare_place(work: NodeWork) -> RunContext:
     """Returns where work runs on a node on which nothing is mounted for it, and none of its own tasks begins. May block (LDAP)."""
     account = users.account(work.account or work.user, min_uid=work.min_uid, node=work.node)
     return RunContext(account, "/")
+
+
+def _read(launch: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Returns a launch's number, and the fields that are its own; raises Rejected for a description of another form."""
+    number, variables = launch.get("number"), launch.get("environment")
+    if type(number) is not int or number < 0 or not isinstance(variables, Mapping):
+        raise Rejected(f"the launch is not described: its number is {number!r}", reason="StartFailed")
+    if not all(isinstance(text, str) for pair in variables.items() for text in pair):
+        raise Rejected("the launch is not described: a variable is no text", reason="StartFailed")
+    return number, {name: launch[name] for name in OF_LAUNCH & launch.keys()} | {"environment": variables}
 
 
 def _unserved(work: NodeWork) -> str:

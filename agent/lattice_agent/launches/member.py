@@ -64,7 +64,7 @@ class KeeperRelay:
         pause = FIRST_PAUSE
         while True:
             try:
-                await self._keepers.start(self._key, start)
+                await self._keepers.start(self._key, {**start, "number": self._number})
             except Rejected as error:
                 await self._ended()
                 self._emit(Frame(frames.REFUSED, frames.encode_refused(1, error.message)))

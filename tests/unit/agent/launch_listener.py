@@ -18,7 +18,7 @@ from lattice_agent.standalone.frames import Frame
 def launch(*argv: str, ranks: int = 1, number: int = 1, **changes: Any) -> dict[str, Any]:
     """A launch of so many ranks with the same program, unless changed."""
     return {
-        "number": number, "argv": list(argv), "environment": {"PATH": "/usr/bin:/bin"}, "workdir": "/tmp", "grace_seconds": 0.5,
+        "number": number, "argv": list(argv), "environment": {"PATH": "/usr/bin:/bin"}, "workdir": "/tmp",
         "ranks": [{"rank": rank} for rank in range(ranks)],
     } | changes  # fmt: skip
 

@@ -16,8 +16,10 @@ import pytest
 
 from lattice.errors import NotFound, Rejected
 from lattice_agent.attempts import Key
+from lattice_agent.host.launch_cgroups import LaunchEntrances
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.standalone import frames
+from lattice_agent.standalone.task_start import WorkPlace
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch, shell
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, work
 
@@ -78,6 +80,31 @@ async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_
         assert listener.ended == {5: (3, 0)}
         assert listener.done is not None
         assert [entry[:3] for entry in listener.done["ranks"]] == [[5, 3, 0]]
+        assert left(host) == []
+
+
+async def test_a_lying_head_chooses_neither_the_user_of_its_ranks_nor_their_place(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        lie = dict.fromkeys((*WorkPlace.__annotations__, *LaunchEntrances.__annotations__), "/lie") | {"mounts": (), "private_tmp": True}
+        del lie["workdir"]
+        lie |= {"user": 0, "group": 0, "groups": [0], "work_procs": [], "keep_procs": "", "container": {"runtime": "/bin/sh"}, "lie": 1}
+        asked = shell("id -u; id -g; id -G; ulimit -Hn; grep -c launch-1$ /proc/self/cgroup") | lie
+        listener = await ran(host, asked)
+        assert listener.ended == {0: (0, 0)}
+        assert listener.output[1, 0].startswith(b"65534\n65534\n65534\n1024\n")
+        assert (await ran(host, shell(asked["argv"][2]))).output == listener.output
+        assert left(host) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"number": 5.7}, {"number": "../1"}, {"number": -1}, {"environment": None}, {"environment": {"A": 1}}, {"environment": ["A"]}],
+    ids=str,
+)
+async def test_a_description_of_another_form_is_refused(place: Path, changes: dict[str, Any]) -> None:
+    async with attempt(place) as (host, _):
+        with pytest.raises(Rejected, match="the launch is not described"):
+            await keepers_of(host).start(KEY, shell("true") | changes)
         assert left(host) == []
 
 
