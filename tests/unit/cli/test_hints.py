@@ -25,11 +25,13 @@ from .conftest import Bench
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "coming-from-slurm.md"
 _CODE = re.compile(r"`(lattice [^`…]+)`")
+_WITHIN = re.compile(r"\$\((lattice [^)]+)\)")
 
 
 def commands(text: str) -> list[str]:
-    """The commands of `lattice` that a text names."""
-    return [found for found in _CODE.findall(text) if found.split()[1] not in PROGRAMS]
+    """The commands of `lattice` that a text names, those within `$(…)` as well."""
+    found = [_WITHIN.sub("NAME", code) for code in _CODE.findall(text)] + _WITHIN.findall(text)
+    return [command for command in found if command.split()[1] not in PROGRAMS]
 
 
 @pytest.mark.parametrize("command", commands(PAGE.read_text(encoding="utf-8")))
