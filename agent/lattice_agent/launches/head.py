@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lattice.daemon.clock import Clock
@@ -40,6 +41,8 @@ ENDED_KEPT = 256
 MOST_LAUNCHES = 4096
 """Most launches of an attempt at a time, those that wait included."""
 DESCRIBE_SECONDS = 10.0
+RUN_AGAIN_SECONDS = 1.0
+"""The pause before a launch whose run has failed is run again."""
 
 
 @dataclass(frozen=True)
@@ -286,9 +289,19 @@ class AttemptLaunches:
         self._tools.group.create_task(self._run(record, run, starts))
 
     async def _run(self, record: LaunchRecord, run: LaunchRun, starts: list[Mapping[str, Any]] | None) -> None:
-        """Runs a launch to its end, and drops it; the record of the last number stays, so that none is given twice."""
+        """Runs a launch to its end, and drops it; the record of the last number stays, so that none is given twice.
+
+        A run that fails is run again: its ranks live, and hold their CPUs, until it has heard their end.
+        """
         name = str(record.number)
-        await self._guard.attempt_async(name, lambda: run.run(starts))
+        while (failure := await self._guard.attempt_async(name, partial(run.run, starts))) is not None:
+            why = f"the agent of node {self._tools.node} has failed at it ({failure.reason}), see its log"
+            if self._tools.attempts.is_over(self.key):
+                run.give_up(why)
+                break
+            run.fail_to_start(f"the launch cannot start: {why}")
+            await self._tools.clock.sleep(RUN_AGAIN_SECONDS)
+            starts = run.starts
         self._guard.drop(name)
         self._runs.pop(record.request_id, None)
         self._freed.set()

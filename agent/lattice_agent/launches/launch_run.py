@@ -141,6 +141,24 @@ class LaunchRun:
             await self._released.wait()
             timers.cancel()
 
+    @property
+    def starts(self) -> list[Mapping[str, Any]] | None:
+        """Returns what each node is to start; None: it was started, or its client is to say it again."""
+        return self._starts
+
+    def fail_to_start(self, why: str) -> None:
+        """Refuses a launch that has not begun, with this sentence; one that has begun is left as it is."""
+        if self.record.state == BEGUN:
+            self.record.refusal = self.record.refusal or why
+            self.end_ranks(at_once=True)
+
+    def give_up(self, why: str) -> None:
+        """Concludes a launch whose nodes are heard no more: the ends of its ranks are unknown."""
+        for part in self.parts:
+            part.kept.clear()
+            self._lose(part, why)
+        self._conclude()
+
     async def _follow(self, part: NodePart) -> None:
         """Keeps the way to a node's keeper up until the launch is gone there, or its attempt is over."""
         await self._described.wait()
@@ -318,10 +336,12 @@ class LaunchRun:
     def _lose(self, part: NodePart, why: str) -> None:
         """Gives a node up that cannot be reached any more: its attempt is over."""
         part.closed = True
-        if not part.done:
+        if part.done:
+            return
+        if part.place not in self.record.done:
             self.record.done[part.place] = None
             self._tell(f"srun: error: {why}")
-            self._over_or_write()
+        self._over_or_write()
 
     def _refuse(self, part: NodePart, sentence: str) -> None:
         """Ends a launch that cannot start, because of this node."""

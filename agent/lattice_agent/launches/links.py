@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from lattice.daemon.clock import Clock
-from lattice.errors import NotFound, Retry
+from lattice.errors import LatticeError, Retry
 from lattice_agent.attempts import Key
 from lattice_agent.launches.interface import AttemptSource, KeeperHost
 from lattice_agent.launches.member import KeeperRelay
@@ -66,13 +66,19 @@ class PeerLink:
         self._written = asyncio.Event()
 
     async def carry(self, start: Mapping[str, Any] | None, receive: Receive) -> None:
-        """Calls the node's agent, and gives its frames to `receive` until CLOSED or REFUSED; raises Retry where the call breaks before."""
+        """Calls the node's agent, and gives its frames to `receive` until CLOSED or REFUSED; raises Retry where the call breaks before.
+
+        What is too large for a frame is refused here.
+        """
+        body = json.dumps(start).encode() if start is not None else b""
+        if len(body) > frames.MAX_PAYLOAD:
+            receive(Frame(frames.REFUSED, frames.encode_refused(1, _too_large(len(body)))))
+            return
         try:
             address = await self._attempts.address(self._node)
-        except NotFound as error:
+        except LatticeError as error:
             raise Retry(error.message, reason="NodeAway") from error
         async with self._peers.open_launch(self._node, address, self._order) as stream:
-            body = json.dumps(start).encode() if start is not None else b""
             self._unsent = bytearray(frames.encode(frames.LAUNCH, body))
             self._written.set()
             try:
@@ -109,6 +115,12 @@ class PeerLink:
         if self._unsent is not None:
             self._unsent += frames.encode(frame.kind, frame.payload)
             self._written.set()
+
+
+def _too_large(size: int) -> str:
+    """Returns the refusal of a launch whose description for one node has this many bytes."""
+    most = frames.MAX_PAYLOAD >> 20
+    return f"arguments and variables of the tasks have {size / (1 << 20):.1f} MiB, the limit is {most} MiB a node: export less (--export)"
 
 
 async def _receive_all(stream: ByteStream, receive: Receive) -> None:

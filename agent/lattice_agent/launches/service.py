@@ -81,7 +81,9 @@ class RunningAttempts:
         """
         try:
             found = (await self._cluster.get(NODES, node, type=Node)).status.address
-        except Retry:
+        except NotFound:
+            raise
+        except LatticeError:  # also a refusal: a launch that runs outlives this agent's token
             found = self._addresses.get(node, "")
         if not found:
             raise Retry(f"node {node} has not said where its agent listens", reason="NodeAway")

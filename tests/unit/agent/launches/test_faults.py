@@ -1,0 +1,217 @@
+"""Launches whose parts fail: an agent inside, the way to another node, a client that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import Denied, Retry
+from lattice_agent.attempts import Key
+from lattice_agent.launches import links, topology
+from lattice_agent.launches.head import AttemptLaunches, HeadTools
+from lattice_agent.launches.record import RecordStore
+from lattice_agent.peers.interface import ByteStream, LaunchOrder
+from lattice_agent.standalone import frames
+from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, Pipe
+from tests.unit.agent.launches.test_head import Agent, finished, until, work
+
+
+class FlawedKeepers(FakeKeepers):
+    """Keepers of a node on which the agent fails where it reaches for them, so many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing_starts = self.failing_connects = 0
+
+    async def start(self, key: Key, launch: Mapping[str, Any]) -> tuple[int, int]:
+        if self.failing_starts:
+            self.failing_starts -= 1
+            raise RuntimeError("a flaw")
+        return await super().start(key, launch)
+
+    async def connect(self, key: Key, number: int) -> socket.socket:
+        if self.failing_connects:
+            self.failing_connects -= 1
+            raise OSError("too many open files")
+        return await super().connect(key, number)
+
+
+class FlawedAttempts(FakeAttempts):
+    """Attempts whose nodes' addresses the API server refuses, so many times."""
+
+    refusals = 0
+
+    async def address(self, node: str) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise Denied("no token")
+        return await super().address(node)
+
+
+class MemoryPeers:
+    """The agents of other nodes, in this process (peers.interface.LaunchPeers); calls can be cut, and nodes be away."""
+
+    def __init__(self) -> None:
+        self.keepers: dict[str, FlawedKeepers] = {}
+        self.away: set[str] = set()
+        self.calls: list[tuple[Pipe, Pipe]] = []
+
+    @asynccontextmanager
+    async def open_launch(self, node: str, address: str, order: LaunchOrder, *, forward: bool = False) -> AsyncIterator[ByteStream]:
+        if node in self.away:
+            raise Retry(f"node {node} is away")
+        there, back = Pipe(), Pipe()
+        self.calls.append((there, back))
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self._serve(node, order, FakeStream(there, back)))
+            try:
+                yield FakeStream(back, there)
+            finally:
+                serving.cancel()
+
+    async def _serve(self, node: str, order: LaunchOrder, stream: FakeStream) -> None:
+        if order.describe:
+            await stream.write_bytes(frames.encode(frames.CLOSED, json.dumps(topology.describe_cores(frozenset(), 0)).encode()))
+            return
+
+        async def refusal() -> str:
+            return ""
+
+        try:
+            await links.serve_keeper(self.keepers[node], order, stream, SystemClock(), refusal)
+        except Retry:
+            await stream.write_bytes(b"")
+
+    def cut(self) -> None:
+        """Cuts all calls."""
+        for pipe in (pipe for call in self.calls for pipe in call):
+            pipe.data.put_nowait(b"")
+        self.calls.clear()
+
+
+@dataclass
+class Site:
+    """Nodes n1 (the head) and others, which outlive their agents."""
+
+    directory: Path
+    keepers: FlawedKeepers = field(default_factory=FlawedKeepers)
+    attempts: FlawedAttempts = field(default_factory=FlawedAttempts)
+    peers: MemoryPeers = field(default_factory=MemoryPeers)
+    nodes: tuple[str, ...] = ("n1",)
+
+    def with_nodes(self, *others: str) -> Site:
+        """The same with other nodes."""
+        self.nodes, self.peers.keepers = ("n1", *others), {node: FlawedKeepers() for node in others}
+        return self
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[Agent]:
+        """An agent, killed at the end of the block."""
+        async with asyncio.TaskGroup() as group:
+            tools = HeadTools("n1", self.keepers, self.peers, self.attempts, SystemClock(), group)
+            agent = Agent(AttemptLaunches(work(nodes=self.nodes), RecordStore(self.directory), tools), group)
+            agent.head.adopt()
+            try:
+                yield agent
+            finally:
+                agent.kill()
+        await asyncio.sleep(0.01)
+
+    async def begun(self, number: int) -> None:
+        """Until the ranks of a launch were told to begin on every node."""
+        for keepers in (self.keepers, *self.peers.keepers.values()):
+            await until(partial(_has_begun, keepers, number))
+
+    def exit(self, number: int, code: int = 0) -> None:
+        """The end of all ranks of a launch, on all nodes."""
+        for keepers in (self.keepers, *self.peers.keepers.values()):
+            keeper = keepers.keepers[number]
+            keeper.exit(*[code] * len(keeper.start["ranks"]))
+
+
+def _has_begun(keepers: FakeKeepers, number: int) -> bool:
+    """Tells whether the ranks of a launch were told to begin."""
+    return number in keepers.keepers and keepers.keepers[number].begun
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """One node, or more."""
+    here = Site(tmp_path)
+    yield here
+    for keepers in (here.keepers, *here.peers.keepers.values()):
+        keepers.close()
+
+
+async def refused(client: FakeClient) -> tuple[int, str]:
+    """The client's exit code, and why."""
+    return frames.decode_refused((await client.until(frames.REFUSED)).payload)
+
+
+async def test_a_run_that_fails_goes_on_with_its_ranks_and_invents_no_exit_code(site: Site) -> None:
+    async with site.agent() as agent:
+        client = agent.call("sleep", "9")
+        await client.until(frames.ACCEPTED)
+        await until(lambda: 0 in site.keepers.keepers and site.keepers.keepers[0].connection is not None)
+        keeper = site.keepers.keepers[0]
+        site.keepers.failing_connects = 1
+        assert keeper.connection is not None
+        keeper.connection.close()  # the agent connects again, and fails at it
+        await until(lambda: site.keepers.failing_connects == 0)
+        waiting = agent.call("-n", "1", "--exact", "--immediate=0.2", "true")
+        assert "--immediate" in (await refused(waiting))[1], "the CPUs of ranks that live are not given away"
+        keeper.exit(7)
+        assert await finished(client) == 7
+
+
+async def test_a_run_that_fails_before_its_ranks_begin_is_refused(site: Site) -> None:
+    site.keepers.failing_starts = 1
+    async with site.agent() as agent:
+        client = agent.call("true")
+        code, why = await refused(client)
+        assert (code, site.keepers.started) == (1, [])
+        assert "n1 has failed at it" in why
+
+
+async def test_a_run_that_fails_until_its_attempt_is_over_ends_with_the_code_of_unknown_ranks(site: Site) -> None:
+    async with site.agent() as agent:
+        client = agent.call("sleep", "9")
+        await client.until(frames.ACCEPTED)
+        await until(lambda: 0 in site.keepers.keepers and site.keepers.keepers[0].connection is not None)
+        site.keepers.failing_connects, site.attempts.over = 1000, True
+        connection = site.keepers.keepers[0].connection
+        assert connection is not None
+        connection.close()
+        assert await finished(client) == 137
+        assert "n1 has failed at it" in client.said
+
+
+async def test_an_api_server_that_refuses_only_delays_the_way_to_a_node(site: Site) -> None:
+    async with site.with_nodes("n2").agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "true")
+        await client.until(frames.ACCEPTED)
+        await site.begun(0)
+        site.attempts.refusals = 2
+        site.peers.cut()
+        await until(lambda: site.attempts.refusals == 0)
+        site.exit(0)
+        assert await finished(client) == 0
+
+
+async def test_a_launch_too_large_for_a_frame_is_refused_and_nothing_stays(site: Site) -> None:
+    async with site.with_nodes("n2").agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "true", "é" * (3 << 20))
+        code, why = await refused(client)
+        assert code == 1
+        assert "16 MiB" in why
+        await until(lambda: not site.keepers.keepers)
