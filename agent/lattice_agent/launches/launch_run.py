@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 CLIENT_SECONDS = 60.0
 """How long a launch goes on without its client."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+MOST_SIGNALS = 8
+"""Signals that wait for the way to a node; of more, the last count."""
 AT_ONCE = b"\1"
 """The payload of an END without grace."""
 
@@ -79,6 +81,11 @@ class NodePart:
     ended: set[int] = field(default_factory=set)
     room: int | None = None
     stands: bool = False
+    """Whether its keeper has ever been heard."""
+    up: bool = False
+    """Whether its keeper is heard now."""
+    signals: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_SIGNALS))
+    """Signals that came while it was not heard."""
     done: int = 0
     """The number of its last frame; 0: its ranks have not all ended."""
     closed: bool = False
@@ -115,7 +122,6 @@ class LaunchRun:
         self._released = asyncio.Event()
         self._abandoned = False
         self._end: bytes | None = None
-        self._signals: list[int] = []
         self._input: deque[tuple[int, bytes]] = deque()
         self._input_end: int | None = None
         self._room = -1
@@ -171,6 +177,8 @@ class LaunchRun:
                 if self._attempt_over():
                     self._lose(part, f"node {part.ranks.name} is away: {error.message}")
                     break
+            finally:
+                part.up = False
             await self._clock.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
@@ -232,7 +240,7 @@ class LaunchRun:
 
     def _stands(self, part: NodePart, state: Mapping[str, Any]) -> None:
         """Brings a keeper up to date to which the way stands anew: its order to begin or end, signals, input, exchange, what was had."""
-        part.stands = True
+        part.stands = part.up = True
         if isinstance(room := state.get("room"), int) and not isinstance(room, bool):
             part.room = room
         if self._exchange is not None:
@@ -241,8 +249,8 @@ class LaunchRun:
             part.link.send(Frame(frames.GO, b""))
         elif all(each.stands for each in self.parts) and self._end is None:
             self._begin()
-        for number in self._signals:
-            part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
+        while part.signals:
+            part.link.send(Frame(frames.SIGNAL, frames.encode_signal(part.signals.popleft())))
         if self._end is not None:
             part.link.send(Frame(frames.END, self._end))
         for offset, data in self._input:
@@ -440,13 +448,14 @@ class LaunchRun:
         self._acknowledge(part)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to all ranks."""
+        """Sends a signal to all ranks; those of a node that is not heard now get it with the next word from there, and nobody twice."""
         with suppress(ValueError):
             event(log, "LaunchSignalled", allocation=self.key.uid, launch=self.record.number, message=signal.Signals(number).name)
-        self._signals.append(number)
-        del self._signals[:-8]
         for part in self.parts:
-            part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
+            if part.up:
+                part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
+            else:
+                part.signals.append(number)
 
     def end_ranks(self, *, at_once: bool = False) -> None:
         """Ends all ranks: TERM, grace, KILL, or KILL at once."""

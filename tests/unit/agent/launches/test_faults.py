@@ -215,3 +215,28 @@ async def test_a_launch_too_large_for_a_frame_is_refused_and_nothing_stays(site:
         assert code == 1
         assert "16 MiB" in why
         await until(lambda: not site.keepers.keepers)
+
+
+def signals(keepers: FakeKeepers, number: int) -> list[int]:
+    """The signals that the ranks of a launch have had on a node."""
+    return [frames.decode_signal(frame.payload) for frame in keepers.keepers[number].heard if frame.kind == frames.SIGNAL]
+
+
+async def test_a_signal_reaches_each_node_once_however_often_the_way_there_breaks(site: Site) -> None:
+    async with site.with_nodes("n2").agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "sleep", "9")
+        await client.until(frames.ACCEPTED)
+        await site.begun(0)
+        there = site.peers.keepers["n2"]
+        await client.send(frames.SIGNAL, frames.encode_signal(10))
+        await until(lambda: signals(there, 0) == [10])
+        site.peers.away.add("n2")
+        site.peers.cut()
+        await asyncio.sleep(0.2)
+        await client.send(frames.SIGNAL, frames.encode_signal(12))
+        await until(lambda: signals(site.keepers, 0) == [10, 12])
+        site.peers.away.clear()
+        await until(lambda: signals(there, 0)[-1] == 12)
+        site.exit(0)
+        assert await finished(client) == 0
+        assert signals(there, 0) == [10, 12]
