@@ -13,6 +13,8 @@ from lattice.launches.placement import deal
 
 MOST_TASKS: Final = 1_000_000
 """Tasks that a launch may have."""
+MOST_ON_NODE: Final = 4096
+"""Tasks that it may have on one node: each is a process whose start and end the node's agent tells one by one."""
 _NONE: Final[Mapping[str, frozenset[int]]] = {}
 
 
@@ -72,9 +74,11 @@ def lay_out(
     """
     candidates = _candidates(options, nodes, busy)
     count, tasks = _counts(options, candidates, len(nodes))
+    _check_share(-(-tasks // count), tasks)
     warnings = _warnings(options, count, tasks)
     chosen = _choose(options, candidates, count, tasks)
     dealt = deal(tasks, [candidate.capacity for candidate in chosen], options.distribution)
+    _check_share(max(map(len, dealt)), tasks)
     _check_room(options, candidates, chosen, dealt, tasks)
     parts = []
     for candidate, ranks in zip(chosen, dealt, strict=True):
@@ -154,6 +158,14 @@ def _choose(options: LaunchOptions, candidates: Sequence[_Candidate], count: int
     others = [candidate for candidate in candidates if candidate not in named]
     others.sort(key=lambda candidate: (candidate.free < share, candidate.capacity < share))
     return sorted([*named, *others[: count - len(named)]], key=lambda candidate: candidate.index)
+
+
+def _check_share(most: int, tasks: int) -> None:
+    """Raises Rejected where more tasks would run on one node than may."""
+    if most > MOST_ON_NODE:
+        raise _refused(
+            "ntasks", tasks, f"{most} tasks would run on one node, the limit is {MOST_ON_NODE}: ask for fewer, or for more nodes"
+        )
 
 
 def _check_room(

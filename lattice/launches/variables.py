@@ -117,9 +117,9 @@ def of_node(job: JobFacts, options: LaunchOptions, layout: LaunchLayout, part: N
     return found
 
 
-def of_rank(part: NodeRanks, rank: int) -> dict[str, str]:
-    """Returns the variables of one task of a node; SLURM_TASK_PID is the keeper's, who knows it."""
-    local = part.ranks.index(rank)
+def of_rank(part: NodeRanks, local: int) -> dict[str, str]:
+    """Returns the variables of one task of a node, by its number there; SLURM_TASK_PID is the keeper's, who knows it."""
+    rank = part.ranks[local]
     found = {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(local),

@@ -144,7 +144,7 @@ def starts_of(
         for local, rank in enumerate(part.ranks):
             own = planned.of_task(rank, part.name, place)
             ranks.append({
-                "rank": rank, "local": local, "argv": argvs[rank] if argvs else (), "environment": variables.of_rank(part, rank),
+                "rank": rank, "local": local, "argv": argvs[rank] if argvs else (), "environment": variables.of_rank(part, local),
                 "cpus": part.cpus[local] if part.cpus else (), "stdin": own.stdin, "stdout": own.stdout, "stderr": own.stderr,
             })  # fmt: skip
         found.append({

@@ -9,13 +9,15 @@ with CLONE_INTO_CGROUP, Linux 5.7) waits for nothing. It uses the standard libra
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
-from contextlib import suppress
 
 CLONE3 = 435
 """The number of the system call, the same on every architecture."""
 CLONE_INTO_CGROUP = 1 << 33
+FULL = frozenset({errno.EAGAIN, errno.ENOMEM})
+"""The errors of a cgroup at its limits; by others the kernel says that it has no such call, or that the cgroup is gone."""
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -33,11 +35,17 @@ class _CloneArguments(ctypes.Structure):
 def fork_into(procs: str) -> tuple[int, bool]:
     """Forks this process, which must have one thread; returns the child's pid (0 in the child), and whether the child is in the cgroup.
 
-    `procs` is the path of the cgroup's `cgroup.procs`; empty, or where the kernel cannot, the child stays in its parent's cgroup.
+    `procs` is the path of the cgroup's `cgroup.procs`; empty, or where the kernel cannot, the child stays in its parent's cgroup. Raises
+    OSError where the cgroup may have no more processes, or no more memory: who is moved there later is not refused.
     """
-    with suppress(OSError):
-        if procs:
+    if procs:
+        try:
             return _clone_into(os.path.dirname(procs)), True
+        except OSError as error:
+            if error.errno in FULL:
+                raise OSError(
+                    error.errno, f"{os.strerror(error.errno)}: the allocation has no process or memory left: start fewer"
+                ) from error
     return os.fork(), False
 
 

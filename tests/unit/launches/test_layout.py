@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Rejected
 from lattice.launches.binding import NodeCpus
-from lattice.launches.layout import CpusInUse, LaunchLayout, NodeRanks, lay_out
+from lattice.launches.layout import MOST_ON_NODE, CpusInUse, LaunchLayout, NodeRanks, lay_out
 from lattice.launches.option_values import Distribution
 from lattice.launches.options import LaunchDefaults, LaunchOptions, parse
 from lattice.launches.placement import deal
@@ -122,6 +122,13 @@ def part(text: str, **shape: int) -> NodeRanks:
 )
 def test_cpus_are_given_by_whole_cores_in_their_order(options: str, cpus: tuple[tuple[int, ...], ...]) -> None:
     assert part(options, cores=8, threads=2).cpus == cpus
+
+
+def test_a_node_has_only_so_many_tasks_of_one_launch() -> None:
+    assert len(laid(f"-O -n {MOST_ON_NODE} -N 1").nodes[0].ranks) == MOST_ON_NODE
+    for text in (f"-O -n {MOST_ON_NODE + 1} -N 1", f"-O -n {MOST_ON_NODE + 1} -N 4 -m plane={MOST_ON_NODE + 1}", "-O -n 1000000"):
+        with pytest.raises(Rejected, match=r"would run on one node, the limit is 4096: ask for fewer, or for more nodes$"):
+            laid(text)
 
 
 def test_a_launch_counts_its_tasks_times_their_cpus_and_the_next_waits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -114,6 +115,14 @@ def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
     scopes.close()
 
 
+REFUSE_CLONE3 = """
+import ctypes, struct, sys
+code = b"".join(struct.pack("<HBBI", *row) for row in ((32, 0, 0, 0), (21, 0, 1, 435), (6, 0, 0, 0x50000 | int(sys.argv[2])), (6, 0, 0, 0x7FFF0000)))
+libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(code)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack("H6xQ", 4, ctypes.addressof(kept)), 0, 0) == 0
+"""
+"""A seccomp filter by which the kernel answers clone3 with the error of the second argument."""
 FORK = """
 import os, sys
 from lattice_agent.standalone import forks
@@ -144,6 +153,13 @@ def test_a_child_begins_in_the_cgroup_that_is_named(scopes: Scopes) -> None:
             assert said[1].endswith(f"alloc-{KEY.uid}-{KEY.attempt}.scope/shim")
     finally:
         assert scopes.remove_scope(KEY)
+
+
+@pytest.mark.parametrize(("error", "forks"), [(errno.ENOSYS, True), (errno.EAGAIN, False), (errno.ENOMEM, False)])
+def test_a_cgroup_at_its_limit_gets_no_child_by_another_way(tmp_path: Path, error: int, forks: bool) -> None:
+    command = [sys.executable, "-c", REFUSE_CLONE3 + FORK, str(tmp_path / "cgroup.procs"), str(error)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode == 0, "no process or memory left" in done.stderr) == (forks, not forks), done.stderr
 
 
 @pytest.mark.parametrize("procs", ["", "/nowhere/cgroup.procs", "/tmp/cgroup.procs"])
