@@ -14,6 +14,8 @@ _OWN_CORES: Final = frozenset({"cores", "threads", "sockets", "ldoms", "rank", "
 """Kinds of `--cpu-bind` that give each task cores of its own."""
 _NAMED: Final = frozenset({"map_cpu", "mask_cpu", "map_ldom", "mask_ldom"})
 """Kinds of `--cpu-bind` that name the CPUs."""
+MOST_SHOWN: Final = 64
+"""Characters of a number in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,9 @@ def _widen(cpus: tuple[int, ...], node: NodeCpus, options: LaunchOptions) -> tup
         case "threads":
             return cpus[: options.cpus_per_task or 1]
         case "sockets" | "ldoms" | "rank_ldom":
-            wider = tuple(cpu for domain in node.domains if set(domain) & set(cpus) for cpu in domain if cpu in node.cpus)
-            return wider or node.cpus
+            usable = dict.fromkeys(node.cpus)
+            wider = tuple(cpu for domain in node.domains if set(domain) & set(cpus) for cpu in domain if cpu in usable)
+            return wider or tuple(usable)
     return cpus
 
 
@@ -160,14 +163,16 @@ def _bind_named(tasks: int, node: NodeCpus, options: LaunchOptions, busy: frozen
 
     Raises Rejected where a task would have none.
     """
-    bind, there = options.cpu_bind, set(node.cpus)
+    bind, usable = options.cpu_bind, node.cpus
+    there = frozenset(usable)
     cpus = []
     for rank in range(tasks):
-        named = _named(bind, bind.values[rank % len(bind.values)], node)
-        if not (own := tuple(cpu for cpu in node.cpus if cpu in named)) or (bind.kind == "map_cpu" and not named <= there):
-            shown = hex(bind.values[rank % len(bind.values)]) if bind.kind.startswith("mask") else bind.values[rank % len(bind.values)]
+        value = bind.values[rank % len(bind.values)]
+        named = _named(bind, value, node, usable)
+        if not (own := tuple(cpu for cpu in usable if cpu in named)) or (bind.kind == "map_cpu" and not named <= there):
+            shown = _shown(value, mask=bind.kind.startswith("mask"))
             raise Rejected(
-                f"--cpu-bind={bind.kind}: {shown} names no CPU that the allocation has on {node.name}: {_ids(node.cpus)}",
+                f"--cpu-bind={bind.kind}: {shown} names no CPU that the allocation has on {node.name}: {_ids(usable)}",
                 reason="BadBinding",
             )
         cpus.append(own)
@@ -177,15 +182,20 @@ def _bind_named(tasks: int, node: NodeCpus, options: LaunchOptions, busy: frozen
     return RankCpus(tuple(cpus), frozenset() if options.overlap else held)
 
 
-def _named(bind: CpuBind, value: int, node: NodeCpus) -> set[int]:
-    """Returns the CPUs that one entry of a list names: by number, by mask, or by NUMA domain."""
+def _named(bind: CpuBind, value: int, node: NodeCpus, usable: tuple[int, ...]) -> set[int]:
+    """Returns the CPUs that one entry of a list names, of the usable ones: by number, by mask, or by NUMA domain."""
     if bind.kind == "map_cpu":
         return {value}
-    bits = {bit for bit in range(value.bit_length()) if value >> bit & 1}
     if bind.kind == "mask_cpu":
-        return bits
-    domains = {value} if bind.kind == "map_ldom" else bits
-    return {cpu for index, domain in enumerate(node.domains or (node.cpus,)) if index in domains for cpu in domain}
+        return {cpu for cpu in usable if value >> cpu & 1}
+    domains = enumerate(node.domains or (usable,))
+    return {cpu for index, domain in domains if (index == value if bind.kind == "map_ldom" else value >> index & 1) for cpu in domain}
+
+
+def _shown(value: int, *, mask: bool = False) -> str:
+    """Returns a number of a list for a sentence: a mask, and what has more digits than a CPU's number has, hexadecimal and cut."""
+    text = hex(value) if mask or value >= 1 << 64 else str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def _bound_gpus(rank: int, cpus: tuple[int, ...], seen: tuple[int, ...], node: NodeCpus, options: LaunchOptions) -> tuple[int, ...] | None:
@@ -203,16 +213,17 @@ def _bound_gpus(rank: int, cpus: tuple[int, ...], seen: tuple[int, ...], node: N
         case "single":
             picked = (rank // bind.values[0] % len(seen),) if seen else ()
         case "per_task":
-            picked = tuple(range(rank * bind.values[0], (rank + 1) * bind.values[0]))
+            each = min(bind.values[0], len(seen) + 1)
+            picked = tuple(range(rank * bind.values[0], rank * bind.values[0] + each))
         case "map_gpu":
             picked = (bind.values[rank % len(bind.values)],)
         case _:
             mask = bind.values[rank % len(bind.values)]
             picked = tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
     if not picked or max(picked) >= len(seen):
+        gpu = _shown(max(picked, default=0))
         raise Rejected(
-            f"--gpu-bind={bind.kind}: task {rank} of {node.name} is to see GPU {max(picked, default=0)} of the launch's {len(seen)}",
-            reason="TooFewGpus",
+            f"--gpu-bind={bind.kind}: task {rank} of {node.name} is to see GPU {gpu} of the launch's {len(seen)}", reason="TooFewGpus"
         )
     return tuple(seen[index] for index in picked)
 

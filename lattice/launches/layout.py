@@ -104,9 +104,8 @@ def _candidates(options: LaunchOptions, nodes: Sequence[NodeCpus], busy: Mapping
         raise _refused("nodelist", foreign[0], f"the allocation has no such node; it has {has}{', …' if len(nodes) > 8 else ''}")
     if both := set(options.nodelist) & set(options.exclude):
         raise _refused("exclude", min(both), "--nodelist names it, too; give it in one of them")
-    found = [
-        _candidate(options, index, node, busy) for index, node in enumerate(nodes) if index >= first and node.name not in options.exclude
-    ]
+    excluded = frozenset(options.exclude)
+    found = [_candidate(options, index, node, busy) for index, node in enumerate(nodes) if index >= first and node.name not in excluded]
     if not found:
         raise _refused("exclude", ",".join(options.exclude), "no node of the allocation is left: exclude fewer")
     return found

@@ -11,6 +11,8 @@ from lattice.units import expand_nodes, is_digits, parse_slurm_time
 
 MOST: Final = 16_777_216
 """The largest count of tasks, nodes or CPUs that is read."""
+MOST_NUMBERS: Final = 65_536
+"""Numbers of one list of CPUs, masks or GPUs."""
 LIMITS: Final = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
 """The soft limits that `--propagate` names."""
 SERVED_MPI: Final = ("auto", "none", "pmi1", "pmi2")
@@ -251,21 +253,25 @@ def _numbers(text: str, *, masks: bool) -> tuple[int, ...]:
             value = -1
         if value < 0 or len(number) > 4096 or count > 4096:
             raise Rejected(f"{part!r} is no {'mask' if masks else 'number'} of the list")
+        if len(found) + count > MOST_NUMBERS:
+            raise Rejected(
+                f"the list has more than {MOST_NUMBERS} numbers, which is the limit: it begins again for the tasks behind its end"
+            )
         found.extend([value] * count)
     return tuple(found)
 
 
 def _split_quoted(text: str) -> list[str]:
     """Returns the parts of a text between commas outside quotes, without the quotes; empty ones are left out."""
-    parts, quote = [""], ""
+    parts, quote = [list[str]()], ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
-            parts[-1] += "" if not quote else character
+            parts[-1] += [character] if quote else []
         elif character in "'\"":
             quote = character
         elif character == ",":
-            parts.append("")
+            parts.append([])
         else:
-            parts[-1] += character
-    return [part for part in parts if part]
+            parts[-1].append(character)
+    return ["".join(part) for part in parts if part]

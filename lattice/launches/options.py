@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +14,13 @@ from lattice.launches.option_values import ALL, DEFAULT_DISTRIBUTION, CpuBind, D
 from lattice.launches.usage import HELP, MPI_LIST, USAGE, VERSION
 from lattice.scripts.options import Argument, Option, find
 from lattice.units import is_digits
+
+MOST_OPTIONS: Final = 4096
+"""Options of one launch, each letter counted."""
+MOST_NAME: Final = 1024
+"""Characters of a launch's name."""
+MOST_SENTENCE: Final = 1000
+"""Characters of the sentence about one option: values may have mebibytes."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class LaunchOptions:
     @property
     def name(self) -> str:
         """Returns the launch's name: `--job-name`, else that of its program without directories."""
-        return self.job_name or (self.command[0].rpartition("/")[2] if self.command else "")
+        return self.job_name or (self.command[0].rpartition("/")[2][:MOST_NAME] if self.command else "")
 
 
 @dataclass(frozen=True)
@@ -159,9 +167,9 @@ def _inherit(defaults: LaunchDefaults, environ: Mapping[str, str]) -> dict[str, 
 
 def _read_arguments(words: Sequence[str], notes: list[str]) -> tuple[list[_GivenOption], tuple[str, ...]]:
     """Returns the options before the program, and the program with its arguments; adds a note for each option that is passed over."""
-    rest, asked = list(words), list[_GivenOption]()
+    rest, asked = deque(words), list[_GivenOption]()
     while rest:
-        word = rest.pop(0)
+        word = rest.popleft()
         if word == "--":
             break
         if word.startswith("--"):
@@ -173,36 +181,37 @@ def _read_arguments(words: Sequence[str], notes: list[str]) -> tuple[list[_Given
         elif word.startswith("-") and len(word) > 1:
             _take_letters(word[1:], rest, asked, notes)
         else:
-            rest.insert(0, word)
+            rest.appendleft(word)
             break
     return asked, tuple(rest)
 
 
-def _take_letters(letters: str, rest: list[str], asked: list[_GivenOption], notes: list[str]) -> None:
+def _take_letters(letters: str, rest: deque[str], asked: list[_GivenOption], notes: list[str]) -> None:
     """Takes one word of one-letter options: switches together, and at their end one whose argument is the rest of the word, or the next."""
-    while letters:
-        letter, letters = letters[0], letters[1:]
+    for place, letter in enumerate(letters, 1):
         if letter not in SHORT:
             raise Rejected(f"invalid option -- '{letter}': `srun --help` lists the options", reason="UnknownOption", fields=(letter,))
         option = SRUN[SHORT[letter]]
         if option.argument is Argument.NONE:
             _take(option, None, rest, asked, notes)
             continue
-        _take(option, letters or None, rest, asked, notes)
+        _take(option, letters[place:] or None, rest, asked, notes)
         return
 
 
-def _take(option: Option, value: str | None, rest: list[str], asked: list[_GivenOption], notes: list[str]) -> None:
+def _take(option: Option, value: str | None, rest: deque[str], asked: list[_GivenOption], notes: list[str]) -> None:
     """Adds one option, whose value it takes out of `rest` where it needs one; raises Rejected where it is refused, or a value is missing or
-    one too many.
+    one too many, or where there are too many options.
     """
     name = option.name
+    if len(asked) + len(notes) >= MOST_OPTIONS:
+        raise Rejected(f"there are more than {MOST_OPTIONS} options, which is the limit: give each once", reason="BadOption")
     if option.argument is Argument.NONE and value is not None:
         raise Rejected(f"--{name}={value}: it takes no value", reason="BadOption", fields=(name,))
     if option.argument is Argument.REQUIRED and value is None:
         if not rest:
             raise Rejected(f"--{name}: it needs a value", reason="BadOption", fields=(name,))
-        value = rest.pop(0)
+        value = rest.popleft()
     place = f"--{name}" if value is None else f"--{name}={value}"
     if option.refused and value not in ("none", "NONE"):
         raise Rejected(f"{place}: {option.refused}", reason="NotServed", fields=(name,))
@@ -226,6 +235,13 @@ def _answer(asked: Sequence[_GivenOption]) -> PrintedText | None:
 # Values
 
 
+def _read_name(text: str) -> str:
+    """Returns a launch's name; raises Rejected for a long one, since names of files repeat it."""
+    if len(text) > MOST_NAME:
+        raise Rejected(f"it has {len(text)} characters, the limit is {MOST_NAME}")
+    return text
+
+
 _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "ntasks": ("tasks", values.read_count),
     "nodes": ("nodes", values.read_nodes),
@@ -236,7 +252,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "relative": ("relative", values.read_number),
     "distribution": ("distribution", values.read_distribution),
     "chdir": ("chdir", str),
-    "job-name": ("job_name", str),
+    "job-name": ("job_name", _read_name),
     "output": ("output", str),
     "error": ("error", str),
     "input": ("input", str),
@@ -284,9 +300,15 @@ def _apply(fields: dict[str, Any], one: _GivenOption, defaults: LaunchDefaults) 
             try:
                 fields[field_name] = read(one.value if one.value is not None else _WITHOUT_VALUE[name])
             except Rejected as error:
-                raise Rejected(f"{one.place}: {error.message}", reason=error.reason, fields=(name,)) from error
+                raise Rejected(_cut(f"{one.place}: {error.message}"), reason=error.reason, fields=(name,)) from error
             if one.from_command_line and field_name in ("tasks", "nodes"):
                 fields[f"{field_name}_asked"] = True
+
+
+def _cut(sentence: str) -> str:
+    """Returns a sentence without what is beyond its limit in the middle."""
+    half = MOST_SENTENCE // 2
+    return sentence if len(sentence) <= MOST_SENTENCE else f"{sentence[:half]} … {sentence[-half:]}"
 
 
 def _check_software(one: _GivenOption, defaults: LaunchDefaults) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lattice.errors import Rejected
 from lattice.launches.options import LaunchOptions
 from lattice.units import is_digits
 
@@ -14,6 +15,8 @@ NO_ARRAY: Final = 4294967294
 """The number that Slurm writes for `%a` outside of an array."""
 INPUT, OUTPUT, ERROR, BOTH = 0, 1, 2, 3
 """Streams of a file that srun opens; BOTH: output and error go to the same file."""
+MOST_PATH: Final = 4096
+"""Characters of a file's name, before and after its letters are replaced: the kernel takes no longer one."""
 NOWHERE: Final = "/dev/null"
 STREAM: Final = "-"
 """A task's error that goes to srun though its output is a file of its own."""
@@ -83,7 +86,7 @@ class Streams:
 
 
 def plan_streams(options: LaunchOptions, names: FileNames, tasks: int) -> Streams:
-    """Returns where the streams of a launch with this many tasks come from and go to."""
+    """Returns where the streams of a launch with this many tasks come from and go to; raises Rejected for names that are too long."""
     output, error = _asked(options.output, tasks), _asked(options.error, tasks)
     opened, patterns = [], dict[int, str]()
     stdin = "all"
@@ -111,8 +114,9 @@ def plan_streams(options: LaunchOptions, names: FileNames, tasks: int) -> Stream
 def expand_name(pattern: str, names: FileNames, of_task: Mapping[str, str | int] | None = None) -> str:
     """Returns the name of a file that a pattern means: `%j` as Slurm has it, `%4t` padded with zeros, `%%` a `%`.
 
-    An unknown letter stays as it is; a backslash anywhere switches expansion off, and is removed.
+    An unknown letter stays as it is; a backslash anywhere switches expansion off, and is removed. Raises Rejected for a long one.
     """
+    _check_length(pattern)
     if "\\" in pattern:
         return pattern.replace("\\", "")
     values: dict[str, str | int] = {
@@ -135,7 +139,17 @@ def expand_name(pattern: str, names: FileNames, of_task: Mapping[str, str | int]
             return match[0]
         return f"{value:0{min(int(match[2] or 0), 10)}d}" if isinstance(value, int) else value
 
-    return _SYMBOL.sub(symbol, pattern)
+    name = _SYMBOL.sub(symbol, pattern)
+    _check_length(name)
+    return name
+
+
+def _check_length(name: str) -> None:
+    """Raises Rejected for the name of a file that is too long."""
+    if len(name) > MOST_PATH:
+        raise Rejected(
+            f"the file {name[:40]}… has {len(name)} characters, the limit is {MOST_PATH}: give a shorter name", reason="BadOption"
+        )
 
 
 def _asked(text: str, tasks: int) -> str:

@@ -95,7 +95,8 @@ def split_line(rest: str, place: str) -> list[str]:
     escaped = False
     for character in rest:
         if escaped:
-            word = [*(word or []), character]
+            word = word or []
+            word.append(character)
             escaped = False
         elif character == "\\":
             escaped = True
@@ -103,7 +104,8 @@ def split_line(rest: str, place: str) -> list[str]:
             if character == quote:
                 quote = ""
             else:
-                word = [*(word or []), character]
+                word = word or []
+                word.append(character)
         elif character in "\"'":
             quote, word = character, word or []
         elif character == "#":
@@ -113,7 +115,8 @@ def split_line(rest: str, place: str) -> list[str]:
                 words.append("".join(word))
             word = None
         else:
-            word = [*(word or []), character]
+            word = word or []
+            word.append(character)
     if quote:
         raise Rejected(f"{place}: the quote {quote} is not closed", reason="BadDirective")
     if word is not None:

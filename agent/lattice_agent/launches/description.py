@@ -167,14 +167,15 @@ def _job(work: NodeWork, plan: LaunchPlan, number: int, nodes: Sequence[NodeCpus
 
 
 def _limits(plan: LaunchPlan) -> dict[str, int]:
-    """Returns the caller's soft limits that hold for tasks, by name; those that do not read are left out."""
+    """Returns the caller's soft limits that hold for tasks, by name, -1: none; those that do not read are left out."""
     found = dict[str, int]()
     for text in plan.request.limits:
         name, _, value = text.decode(errors="replace").partition("=")
         name = name.removeprefix("RLIMIT_")
         wanted = plan.options.propagate is None or name in plan.options.propagate
         if wanted and is_digits(value.removeprefix("-"), 20):
-            found[name] = int(value)
+            number = int(value)
+            found[name] = number if 0 <= number < 1 << 63 else -1
     return found
 
 

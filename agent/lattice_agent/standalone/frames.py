@@ -30,6 +30,8 @@ REQUEST_ID, ARGUMENT, VARIABLE, DIRECTORY, UMASK, LIMIT, STDIN, RESUMED, STEP = 
 """The tags of the fields of a LAUNCH."""
 STDOUT, STDERR = 1, 2
 REQUEST_ID_BYTES = 16
+MOST_FIELDS = 1 << 18
+"""Fields of a LAUNCH: more arguments and variables than the kernel passes on to a program with the usual limit of its stack."""
 
 _FIELD = struct.Struct(">BI")
 _INPUT = struct.Struct(">Q")
@@ -122,12 +124,15 @@ def encode_launch(request: LaunchRequest) -> bytes:
 def decode_launch(payload: bytes) -> LaunchRequest:
     """Returns the request of a LAUNCH's payload; passes over fields of unknown tags.
 
-    Raises FrameError for a field that is cut off, malformed or stands twice, and where request id or arguments are missing.
+    Raises FrameError for a field that is cut off, malformed or stands twice, for too many of them, and where request id or arguments are
+    missing.
     """
     several: dict[int, list[bytes]] = {ARGUMENT: [], VARIABLE: [], LIMIT: [], RESUMED: []}
     single: dict[int, bytes] = {}
-    at = 0
+    at = count = 0
     while at < len(payload):
+        if (count := count + 1) > MOST_FIELDS:
+            raise FrameError(f"there are more than {MOST_FIELDS} arguments and variables, which is the limit: put them into a file")
         tag, length = _unpacked(_FIELD, payload, at)
         begin, at = at + _FIELD.size, at + _FIELD.size + length
         if at > len(payload):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,33 @@ def test_programs_with_gaps_or_faults_are_refused_with_the_line(text: str, says:
     with pytest.raises(Rejected) as refused:
         read_programs(text, 3, "mp")
     assert says in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "* prog %t" + "A" * 4096 + "\n",
+            "line 1: the programs of all tasks are too long together, the limit is 8 MiB: give the arguments in files",
+        ),
+        ("0-9999," * 190_000 + "0 prog\n", "line 1: task 0 has a program already"),
+    ],
+)
+def test_a_file_of_programs_is_not_multiplied_by_its_tasks(text: str, says: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Rejected, match=says):
+            read_programs(text, 4096, "mp")
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("options", ["-o " + "A" * 4097 + "%t", "-o A%t" + "%x" * 8, "-e A" + "%x" * 8])
+def test_a_file_with_a_longer_name_than_the_kernel_takes_is_refused(options: str) -> None:
+    asked = read(options)
+    with pytest.raises(Rejected, match=r"characters, the limit is 4096: give a shorter name"):
+        plan_streams(asked, FileNames(3, 12, "j" * 1000, "root"), 4).of_task(0, "n0", 0)
 
 
 @given(st.text(max_size=40), st.integers(1, 9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +93,10 @@ def test_nodes_that_are_left_out_leave_the_others() -> None:
         ("-n 2000000 -O", "a launch has 1000000 tasks at most"),
         ("--gpus-per-task=1", "1 GPUs on n0 are asked for, and the allocation has 0 there"),
         ("--cpu-bind=map_cpu:7", "--cpu-bind=map_cpu: 7 names no CPU that the allocation has on n0"),
+        ("--cpu-bind=map_cpu:0x" + "f" * 4090, "--cpu-bind=map_cpu: 0x" + "f" * 62 + "… names no CPU that the allocation has on n0"),
+        ("--cpu-bind=mask_cpu:1" + "0" * 4090, "--cpu-bind=mask_cpu: 0x1" + "0" * 61 + "… names no CPU that the allocation has on n0"),
+        ("--gpu-bind=map_gpu:0x" + "f" * 4090, "--gpu-bind=map_gpu: task 0 of n0 is to see GPU 0x" + "f" * 62 + "… of the launch's 0"),
+        ("--gpu-bind=per_task:16777216", "--gpu-bind=per_task: task 0 of n0 is to see GPU 0 of the launch's 0"),
     ],
 )
 def test_what_never_fits_is_refused_with_the_numbers(options: str, says: str) -> None:
@@ -129,6 +135,12 @@ def test_a_node_has_only_so_many_tasks_of_one_launch() -> None:
     for text in (f"-O -n {MOST_ON_NODE + 1} -N 1", f"-O -n {MOST_ON_NODE + 1} -N 4 -m plane={MOST_ON_NODE + 1}", "-O -n 1000000"):
         with pytest.raises(Rejected, match=r"would run on one node, the limit is 4096: ask for fewer, or for more nodes$"):
             laid(text)
+
+
+def test_a_mask_of_many_bits_is_read_for_many_tasks_at_once() -> None:
+    begun = time.thread_time()
+    assert laid(f"-O -n 4096 -N 1 --cpu-bind=mask_cpu:0x{'f' * 4090}").nodes[0].cpus == ((0, 1, 2, 3),) * 4096
+    assert time.thread_time() - begun < 2.0
 
 
 def test_a_launch_counts_its_tasks_times_their_cpus_and_the_next_waits() -> None:

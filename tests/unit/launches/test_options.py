@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
@@ -110,6 +111,30 @@ def test_what_is_refused_says_option_and_next_step(words: tuple[str, ...], says:
     with pytest.raises(Rejected, match=r"^[^\n]*$") as refused:
         parse(["srun", *words], {}, LaunchDefaults(uenv="prgenv"))
     assert says in refused.value.message
+
+
+MANY = 65_536 + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("-v",) * 300_000, "more than 4096 options, which is the limit"),
+        (("-" + "v" * 1_000_000,), "more than 4096 options, which is the limit"),
+        (("-J", "x" * 1025), "it has 1025 characters, the limit is 1024"),
+        (("--cpu-bind=map_cpu:" + "0*4096," * 100,), "the list has more than 65536 numbers, which is the limit"),
+        (("--gpu-bind=map_gpu:" + "0," * MANY,), "the list has more than 65536 numbers, which is the limit"),
+        (("--export=" + "x" * 1_000_000 + ",=",), "'' is not the name of a variable"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_a_launch_of_many_or_long_options_is_refused_at_once_and_in_few_words(words: tuple[str, ...], says: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(Rejected) as refused:
+        read(*words, "prog")
+    assert says in refused.value.message
+    assert len(refused.value.message) < 1100
+    assert time.thread_time() - begun < 2.0
 
 
 def test_options_without_a_meaning_here_are_named_in_notes() -> None:

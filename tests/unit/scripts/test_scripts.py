@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -326,6 +327,13 @@ def test_the_strongest_source_wins_in_any_order(sources: list[str]) -> None:
 def test_quoted_words_are_read_back(words: list[str]) -> None:
     line = " ".join("".join("\\" + character for character in word) for word in words)
     assert split_line(line, "line 1") == words
+
+
+@pytest.mark.parametrize("line", ["x" * 300_000, '"' + "x" * 300_000 + '"', "\\x" * 300_000], ids=["open", "quoted", "escaped"])
+def test_a_long_word_takes_no_longer_than_its_length_asks(line: str) -> None:
+    begun = time.thread_time()
+    assert split_line(line, "line 1") == ["x" * 300_000]
+    assert time.thread_time() - begun < 2.0
 
 
 @forall(st.text(max_size=80))

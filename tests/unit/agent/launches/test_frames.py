@@ -65,6 +65,12 @@ def test_a_frame_above_the_limit_is_refused_by_its_head_alone() -> None:
         frames.encode(1, bytes(frames.MAX_PAYLOAD + 1))
 
 
+def test_a_request_of_more_fields_than_a_program_takes_is_refused() -> None:
+    request = LaunchRequest(bytes(16), (b"srun",) + (b"",) * frames.MOST_FIELDS)
+    with pytest.raises(frames.FrameError, match="more than 262144 arguments and variables, which is the limit: put them into a file"):
+        frames.decode_launch(frames.encode_launch(request))
+
+
 def test_a_hundred_thousand_damaged_streams_crash_nothing() -> None:
     chance = random.Random(12)
     request = LaunchRequest(b"r" * 16, (b"srun", b"hostname"), (b"A=1",), b"/tmp", 0o22, (b"NOFILE=1024",), True, ((0, 3),), 7)
