@@ -305,7 +305,7 @@ class AttemptLaunches:
         self._guard.drop(name)
         self._runs.pop(record.request_id, None)
         self._freed.set()
-        self._ended[record.request_id] = (record.code, record.refusal)
+        self._ended[record.request_id] = run.conclusion
         while len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
         if record.number == self._next - 1:

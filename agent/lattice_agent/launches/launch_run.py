@@ -121,6 +121,8 @@ class LaunchRun:
         self._described = asyncio.Event()
         self._released = asyncio.Event()
         self._abandoned = False
+        self._told: ClientSide | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._end: bytes | None = None
         self._input: deque[tuple[int, bytes]] = deque()
         self._input_end: int | None = None
@@ -397,6 +399,8 @@ class LaunchRun:
         """Serves a client until it leaves; `had`: by place, the last frame that it has written out. It takes an older client's place."""
         if self._client is not None:
             self._client.close()
+        if self._patience is not None:
+            self._patience.cancel()
         self._client, self._room = client, -1
         client.send(frames.ACCEPTED, frames.encode_accepted(self.record.number, len(self.parts), interrupts))
         for part in self.parts:
@@ -504,18 +508,25 @@ class LaunchRun:
         """Sends the exit code once no rank is left and the client has had everything; releases a launch that nobody waits for."""
         if self.record.state != OVER or not all(part.over for part in self.parts):
             return
+        if self._client is not None and self._told is not self._client and not any(part.kept for part in self.parts):
+            self._told = self._client
+            code, why = self.conclusion
+            self._client.send(frames.REFUSED if why else frames.FINISHED, frames.encode_refused(code, why))
+            self._client.close()
         if self._abandoned:
             self._released.set()
-        elif self._client is not None and not any(part.kept for part in self.parts):
-            if self.record.refusal:
-                self._client.send(frames.REFUSED, frames.encode_refused(self.record.code, self.record.refusal))
-            else:
-                self._client.send(frames.FINISHED, frames.encode_refused(self.record.code, ""))
-            self._client.close()
-            self._released.set()
+
+    @property
+    def conclusion(self) -> tuple[int, str]:
+        """Returns the exit code of a launch that is over, and why it has no other; empty: its ranks have ended by themselves."""
+        if self._abandoned and not self.record.refusal:
+            return self.record.code or 1, f"the launch was ended: its srun was away for {CLIENT_SECONDS:g} s; start it again"
+        return self.record.code, self.record.refusal
 
     def _client_left(self, client: ClientSide) -> None:
         """Ends the launch of a client whose process has gone; else waits for it to come again."""
+        if self._told is client:
+            self._released.set()  # all that it was told is written
         if self._released.is_set():
             return
         if client.is_gone:
@@ -524,8 +535,10 @@ class LaunchRun:
             self._watch_for_client()
 
     def _watch_for_client(self) -> None:
-        """Gives the launch up if no client has come for a minute."""
-        asyncio.get_running_loop().call_later(CLIENT_SECONDS, self._abandon_without_client)
+        """Gives the launch up if no client has come for a minute, counted from now."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(CLIENT_SECONDS, self._abandon_without_client)
 
     def _abandon_without_client(self) -> None:
         """Gives the launch up unless a client is there."""

@@ -17,7 +17,7 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Denied, Retry
 from lattice_agent.attempts import Key
-from lattice_agent.launches import links, topology
+from lattice_agent.launches import launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.record import RecordStore
 from lattice_agent.peers.interface import ByteStream, LaunchOrder
@@ -240,3 +240,43 @@ async def test_a_signal_reaches_each_node_once_however_often_the_way_there_break
         site.exit(0)
         assert await finished(client) == 0
         assert signals(there, 0) == [10, 12]
+
+
+async def called(site: Site, agent: Agent, request: bytes) -> FakeClient:
+    """A client of the launch of this request, which it has begun or begins."""
+    client = agent.call("sleep", "9", request=request)
+    await client.until(frames.ACCEPTED)
+    await site.begun(0)
+    return client
+
+
+async def test_a_client_that_came_back_has_a_minute_anew_when_it_is_cut_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 1.0)
+    async with site.agent() as agent:
+        client = await called(site, agent, b"r" * 16)
+        await client.leave()
+        await asyncio.sleep(0.4)
+        client = await called(site, agent, b"r" * 16)
+        await asyncio.sleep(0.4)
+        await client.leave()
+        await asyncio.sleep(0.6)  # the first minute is over
+        client = await called(site, agent, b"r" * 16)
+        site.exit(0)
+        assert await finished(client) == 0
+        await until(agent.head.is_idle)
+
+
+async def test_a_client_that_comes_back_to_a_launch_that_was_given_up_is_told_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 0.1)
+    async with site.agent() as agent:
+        client = await called(site, agent, b"r" * 16)
+        keeper = site.keepers.keepers[0]
+        keeper.heeds_end = False  # its ranks take their time to end
+        await client.leave()
+        await until(lambda: frames.END in {frame.kind for frame in keeper.heard})
+        client = await called(site, agent, b"r" * 16)
+        keeper.exit(0)
+        assert await refused(client) == (1, "the launch was ended: its srun was away for 0.1 s; start it again")
+        await until(agent.head.is_idle)
+        late = agent.call("sleep", "9", request=b"r" * 16)
+        assert (await refused(late))[0] == 1
