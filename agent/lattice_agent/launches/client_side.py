@@ -12,8 +12,16 @@ from lattice_agent.peers.interface import ByteStream
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame, FrameError
 
-WAITING_FRAMES = 64
+WAITING_FRAMES = 4
 """Frames of a client that are read before somebody takes them."""
+ANSWER_BYTES, CONTENT_BYTES, NEWS_BYTES = 64, (1 << 20) + 1, (64 << 10) + 8
+"""Most bytes of a client's frame before its launch has begun, of the file that it was asked to read, and of one afterwards (INPUT)."""
+EARLY_FRAMES = 64
+"""Most frames that a client sends at once before its launch has begun."""
+FULL_BYTES = 256 << 10
+"""Bytes to a client that wait to be written above which output of ranks is held back."""
+UNSENT_BYTES = 4 << 20
+"""Most bytes to a client that wait to be written; one for which there are more does not read, and its conversation ends."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,33 @@ class ClientSide:
         self._stream, self._process_ended = stream, process_ended
         self._decoder = decoder or Decoder()
         self._heard: asyncio.Queue[Frame | None] = asyncio.Queue(WAITING_FRAMES)
+        self._heard_bytes = 0
         self._unsent = bytearray()
+        self._dropped = asyncio.Event()
+        self.drained: Callable[[], None] | None = None
+        """Is called whenever what was to be sent is written."""
         self._written = asyncio.Event()
-        self._flushed = asyncio.Event()
         self._closing = False
         self.hung_up = False
         self.left = False
         """Whether the client has closed the conversation, or it was closed."""
         self._interrupted: asyncio.Timeout | None = None
+        self.limit(ANSWER_BYTES)
+
+    def limit(self, most: int) -> None:
+        """Refuses frames above `most` bytes from now on; drops a client of which such a one waits or has begun."""
+        self._most, rest, self._decoder = most, self._decoder.rest(), Decoder(most)
+        try:
+            self._decoder.feed(rest)
+        except FrameError:
+            self.drop()
+        if self._heard_bytes > WAITING_FRAMES * most:
+            self.drop()
+
+    @property
+    def is_full(self) -> bool:
+        """Tells whether so much waits to be written that output of ranks is to be held back."""
+        return len(self._unsent) >= FULL_BYTES
 
     @property
     def is_gone(self) -> bool:
@@ -50,19 +77,23 @@ class ClientSide:
         return self.hung_up or self._process_ended()
 
     async def run(self, first: list[Frame]) -> None:
-        """Reads and writes until the client has left or `close` was called and everything is written; `first` was read already."""
+        """Reads and writes until the client has left or was dropped, or `close` was called and everything is written; `first` was read
+        already.
+        """
         async with asyncio.TaskGroup() as group:
-            reading = group.create_task(self._read(first))
-            writing = group.create_task(self._write())
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            reading.cancel()
-            writing.cancel()
+            tasks = [group.create_task(each) for each in (self._read(first), self._write(), self._dropped.wait())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
         self._leave()
 
     async def _read(self, first: list[Frame]) -> None:
         """Queues the client's frames until it closes its end, or sends what is no frame."""
         found = first
         while True:
+            self._heard_bytes += sum(len(frame.payload) for frame in found if frame.kind != frames.HANGUP)
+            if self._most != NEWS_BYTES and (len(found) > EARLY_FRAMES or self._heard_bytes > WAITING_FRAMES * self._most):
+                return
             for frame in found:
                 if frame.kind == frames.HANGUP:
                     self.hung_up = True
@@ -87,6 +118,8 @@ class ClientSide:
                 await self._stream.write_bytes(data)
             except Retry:
                 return
+            if self.drained is not None:
+                self.drained()
 
     def _leave(self) -> None:
         """Marks the conversation ended, and wakes who waits for its next frame."""
@@ -99,10 +132,14 @@ class ClientSide:
                 self._interrupted.reschedule(asyncio.get_running_loop().time())
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Sends a frame, after those before it; nothing where the client has left."""
-        if not self.left:
-            self._unsent += frames.encode(kind, payload)
-            self._written.set()
+        """Sends a frame, after those before it; nothing where the client has left. One that has not read 4 MiB before is dropped."""
+        if self.left or self._dropped.is_set():
+            return
+        if len(self._unsent) > UNSENT_BYTES:
+            self.drop()
+            return
+        self._unsent += frames.encode(kind, payload)
+        self._written.set()
 
     def say(self, text: str) -> None:
         """Sends text for the client's standard error, as whole lines."""
@@ -113,11 +150,18 @@ class ClientSide:
         self._closing = True
         self._written.set()
 
+    def drop(self) -> None:
+        """Ends the conversation at once, whatever was to be written."""
+        self._unsent.clear()
+        self._dropped.set()
+
     async def next_frame(self) -> Frame | None:
         """Returns the client's next frame; None: it has left."""
         if self.left and self._heard.empty():
             return None
-        return await self._heard.get()
+        frame = await self._heard.get()
+        self._heard_bytes -= len(frame.payload) if frame is not None else 0
+        return frame
 
     def unless_left(self) -> asyncio.Timeout:
         """Returns a block that is interrupted with TimeoutError once the client leaves."""

@@ -51,6 +51,11 @@ def plan_of(work: NodeWork, request: LaunchRequest) -> LaunchPlan | str:
     return LaunchPlan(found, caller, request)
 
 
+def size_of(plan: LaunchPlan) -> int:
+    """Returns how many bytes of arguments, variables and programs a request has."""
+    return sum(map(len, plan.request.argv)) + sum(map(len, plan.request.variables)) + len(plan.programs)
+
+
 def defaults_of(work: NodeWork) -> LaunchDefaults:
     """Returns what an allocation asks of all its launches."""
     tasks = work.total_tasks if work.total_tasks > 1 or len(work.nodes) == 1 else None
@@ -89,7 +94,7 @@ def record_of(plan: LaunchPlan, placed: LaunchLayout, number: int, request_id: s
     )
     shown = " ".join(plan.options.command)[:SHOWN].encode(errors="replace").decode()
     return LaunchRecord(
-        number, request_id, plan.options.name.encode(errors="replace").decode(), shown, nodes, caller_node=process.node,
+        number, request_id, plan.options.name[:SHOWN].encode(errors="replace").decode(), shown, nodes, caller_node=process.node,
         caller_pid=process.pid, caller_ticks=process.ticks, begun=now,
     )  # fmt: skip
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lattice.daemon.clock import Clock
@@ -16,7 +16,7 @@ from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
 from lattice_agent.attempts import NodeWork
-from lattice_agent.launches import description, links, topology
+from lattice_agent.launches import client_side, description, links, topology
 from lattice_agent.launches.client_side import ClientSide
 from lattice_agent.launches.description import LaunchPlan
 from lattice_agent.launches.interface import AttemptSource, KeeperHost
@@ -40,7 +40,16 @@ ENDED_KEPT = 256
 """Exit codes of finished launches that are kept for a client whose agent has lost the way to it."""
 MOST_LAUNCHES = 4096
 """Most launches of an attempt at a time, those that wait included."""
-DESCRIBE_SECONDS = 10.0
+MOST_PARTS = 65536
+"""Most places of all launches of an attempt: each launch has one on each of its nodes."""
+REQUESTED_BYTES = 64 << 20
+"""Most bytes of arguments, variables and programs of all launches of an attempt: a thousand with a large environment."""
+DESCRIBED_BYTES = frames.MAX_PAYLOAD - (64 << 10)
+"""Most bytes of what one node of a launch is told to start, as JSON: a frame, less what the node adds."""
+DESCRIBE_SECONDS, OPEN_SECONDS = 10.0, 60.0
+"""How long a node may take to describe itself, and a client to open files."""
+READ_PROGRAMS = 8
+"""Files of programs that clients of one attempt read at a time."""
 RUN_AGAIN_SECONDS = 1.0
 """The pause before a launch whose run has failed is run again."""
 
@@ -70,6 +79,8 @@ class AttemptLaunches:
         self._asking: set[str] = set()
         self._next = 0
         self._last_kept = -1
+        self._requested: Counter[str] = Counter()
+        self._programs = asyncio.Semaphore(READ_PROGRAMS)
         self._turn = asyncio.Lock()
         self._freed = asyncio.Event()
         self._cpus: dict[str, NodeCpus] = {}
@@ -85,7 +96,7 @@ class AttemptLaunches:
             self._next = max(self._next, record.number + 1)
             run = self._make_run(record)
             event(log, "LaunchFound", allocation=self.key.uid, attempt=self.key.attempt, launch=record.number, message=record.state)
-            self._spawn(record, run, None)
+            self._spawn(record, run)
 
     async def serve(self, client: ClientSide, request: LaunchRequest) -> None:
         """Serves one client until it leaves: begins its launch, or takes up the one that it has begun before."""
@@ -117,7 +128,7 @@ class AttemptLaunches:
         run.rules = rules_of(plan.options)
         if run.record.state == BEGUN:
             layout = description.recorded_layout(run.record)
-            run.describe_again(await self._starts(client, plan, layout, run.record))
+            run.describe(await self._starts(client, plan, layout, run.record))
         await run.attend(client, had=dict(request.resumed), interrupts=description.interrupts(plan.options))
 
     async def _ask(self, client: ClientSide, request: LaunchRequest, digits: str) -> None:
@@ -131,27 +142,67 @@ class AttemptLaunches:
             client.say(text)
         self._asking.add(digits)
         try:
-            async with client.unless_left():
-                if plan.options.multi_prog:
-                    plan = await description.with_programs(client, plan)
-                async with self._placed(client, plan.options) as (layout, number):
-                    record = description.record_of(plan, layout, number, digits, client.process, self._tools.clock.now())
-                    starts = await self._starts(client, plan, layout, record)
-                    self._note(record)
-                    run = self._make_run(record)
-                    run.rules = rules_of(plan.options)
+            self._count(digits, description.size_of(plan))
+            run = await self._begun(client, plan, digits)
         finally:
             self._asking.discard(digits)
-        self._spawn(record, run, starts)
+            if digits not in self._runs:
+                del self._requested[digits]
         await run.attend(client, had={}, interrupts=description.interrupts(plan.options))
+
+    async def _begun(self, client: ClientSide, plan: LaunchPlan, digits: str) -> LaunchRun:
+        """Begins a launch once its CPUs are free, and returns it; raises Rejected, or TimeoutError where the client leaves before."""
+        async with client.unless_left():
+            if plan.options.multi_prog:
+                async with self._programs:
+                    client.limit(client_side.CONTENT_BYTES)
+                    plan = await description.with_programs(client, plan)
+                    client.limit(client_side.ANSWER_BYTES)
+                self._count(digits, description.size_of(plan))
+            async with self._placed(client, plan.options) as (layout, number):
+                self._check_parts(len(layout.nodes))
+                record = description.record_of(plan, layout, number, digits, client.process, self._tools.clock.now())
+                starts = await self._starts(client, plan, layout, record)
+                self._note(record)
+                run = self._make_run(record)
+                run.rules = rules_of(plan.options)
+                run.describe(starts)
+        self._spawn(record, run)
+        return run
+
+    def _count(self, digits: str, size: int) -> None:
+        """Counts the bytes of a request until its launch is over; raises Rejected where those of the attempt are too many."""
+        held = sum(self._requested.values()) - self._requested[digits]
+        if held + size > REQUESTED_BYTES:
+            raise Rejected(
+                f"this launch has {_mebibytes(size)} of arguments, variables and programs, the others of this allocation that wait or run "
+                f"have {_mebibytes(held)}, and the limit is {_mebibytes(REQUESTED_BYTES)}: wait for some of them"
+            )
+        self._requested[digits] = size
+
+    def _check_parts(self, nodes: int) -> None:
+        """Raises Rejected where a launch on so many more nodes is one too many."""
+        parts = sum(len(run.parts) for run in self._runs.values())
+        if parts + nodes > MOST_PARTS:
+            raise Rejected(
+                f"this launch is on {nodes} nodes, the others of this allocation are on {parts} together (each launch counts all of its "
+                f"own), and the limit is {MOST_PARTS}: wait for some of them"
+            )
 
     async def _starts(self, client: ClientSide, plan: LaunchPlan, layout: LaunchLayout, record: LaunchRecord) -> list[Mapping[str, Any]]:
         """Has the client open its files, and returns what each node is to start."""
         nodes = await self._node_cpus()
         streams = description.plan_streams(self.work, plan, layout, record.number)
-        await description.open_files(client, streams)
+        try:
+            async with asyncio.timeout(OPEN_SECONDS) as patience:
+                await description.open_files(client, streams)
+        except TimeoutError:
+            if patience.expired():
+                raise Rejected(f"srun has not opened the files of its streams within {OPEN_SECONDS:g} s") from None
+            raise
         record.input = description.input_of(plan, streams)
         starts = description.starts_of(self.work, plan, layout, record, streams, nodes)
+        await asyncio.to_thread(check_sizes, [part.name for part in layout.nodes], starts)
         record.pmi = any(start["pmi"] for start in starts)
         return starts
 
@@ -284,26 +335,26 @@ class AttemptLaunches:
             return OwnLink(tools.keepers, self.key, number, tools.clock)
         return PeerLink(tools.peers, tools.attempts, node, self.key, number)
 
-    def _spawn(self, record: LaunchRecord, run: LaunchRun, starts: list[Mapping[str, Any]] | None) -> None:
+    def _spawn(self, record: LaunchRecord, run: LaunchRun) -> None:
         """Begins the task of a launch, which outlives its client's conversations."""
-        self._tools.group.create_task(self._run(record, run, starts))
+        self._tools.group.create_task(self._run(record, run))
 
-    async def _run(self, record: LaunchRecord, run: LaunchRun, starts: list[Mapping[str, Any]] | None) -> None:
+    async def _run(self, record: LaunchRecord, run: LaunchRun) -> None:
         """Runs a launch to its end, and drops it; the record of the last number stays, so that none is given twice.
 
         A run that fails is run again: its ranks live, and hold their CPUs, until it has heard their end.
         """
         name = str(record.number)
-        while (failure := await self._guard.attempt_async(name, partial(run.run, starts))) is not None:
+        while (failure := await self._guard.attempt_async(name, run.run)) is not None:
             why = f"the agent of node {self._tools.node} has failed at it ({failure.reason}), see its log"
             if self._tools.attempts.is_over(self.key):
                 run.give_up(why)
                 break
             run.fail_to_start(f"the launch cannot start: {why}")
             await self._tools.clock.sleep(RUN_AGAIN_SECONDS)
-            starts = run.starts
         self._guard.drop(name)
         self._runs.pop(record.request_id, None)
+        del self._requested[record.request_id]
         self._freed.set()
         self._ended[record.request_id] = run.conclusion
         while len(self._ended) > ENDED_KEPT:
@@ -317,6 +368,22 @@ class AttemptLaunches:
 def refuse(client: ClientSide, why: str, code: int = 1) -> None:
     """Refuses a client's request with a sentence."""
     client.send(frames.REFUSED, frames.encode_refused(code, why))
+
+
+def check_sizes(nodes: Sequence[str], starts: Sequence[Mapping[str, Any]]) -> None:
+    """Raises Rejected where what a node is to start is more than one message takes."""
+    for node, start in zip(nodes, starts, strict=True):
+        size = len(json.dumps(start))
+        if size > DESCRIBED_BYTES:
+            raise Rejected(
+                f"the arguments, variables and programs of this launch take {_mebibytes(size)} on node {node}, and the limit is "
+                f"{_mebibytes(DESCRIBED_BYTES)}: pass less of them (--export), or fewer tasks on a node"
+            )
+
+
+def _mebibytes(size: int) -> str:
+    """Returns a number of bytes as people read it."""
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def rules_of(options: LaunchOptions) -> EndRules:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 from collections import deque
@@ -13,14 +12,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import Retry
+from lattice.errors import LatticeError, Retry
 from lattice.units import is_digits
 from lattice_agent.attempts import Key
+from lattice_agent.launches import client_side
 from lattice_agent.launches.client_side import ClientSide
 from lattice_agent.launches.links import NodeLink
-from lattice_agent.launches.record import BEGUN, OVER, STARTED, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.launches.record import BEGUN, OVER, STARTED, KeeperNote, KeeperReport, KeeperState, LaunchRecord, NodePlaces, RecordStore
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Frame, FrameError
 
@@ -31,6 +33,16 @@ CLIENT_SECONDS = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 MOST_SIGNALS = 8
 """Signals that wait for the way to a node; of more, the last count."""
+KEPT_BYTES, KEPT_BYTES_OF_RANK = 4 << 20, 256 << 10
+"""Most bytes of a node's frames that wait for the client, and of each of its ranks besides; its keeper itself stops at a MiB."""
+KEPT_OVERHEAD = 256
+"""Bytes that a frame takes beside its payload, about."""
+SENTENCE = 4096
+"""Most characters of a node's refusal that are passed on."""
+SIGNAL_BURST, SIGNALS_PER_SECOND = 16.0, 10.0
+"""How often a client may send one signal: so many at once, and so many a second; more are dropped."""
+INPUT_PIECE = 4096
+"""Pieces of input below this size are joined while they are kept."""
 AT_ONCE = b"\1"
 """The payload of an END without grace."""
 
@@ -77,6 +89,9 @@ class NodePart:
     acknowledged: int = 0
     kept: deque[tuple[int, Frame]] = field(default_factory=deque)
     """Frames for the client that it has not acknowledged, with their numbers."""
+    kept_bytes: int = 0
+    unsent: deque[tuple[int, Frame]] = field(default_factory=deque)
+    """The last ones of `kept`, which the client has not been sent."""
     had: int = 0
     ended: set[int] = field(default_factory=set)
     room: int | None = None
@@ -89,6 +104,19 @@ class NodePart:
     done: int = 0
     """The number of its last frame; 0: its ranks have not all ended."""
     closed: bool = False
+    malformed: bool = False
+    """Whether a malformed frame of its keeper was logged."""
+
+    @property
+    def sent(self) -> int:
+        """Returns the number of the last frame that the client has been sent, or had before."""
+        return self.unsent[0][0] - 1 if self.unsent else max(self.seen, self.had)
+
+    def drop_kept(self) -> None:
+        """Drops what the client has not had."""
+        self.kept.clear()
+        self.unsent.clear()
+        self.kept_bytes = 0
 
     @property
     def over(self) -> bool:
@@ -117,6 +145,7 @@ class LaunchRun:
         self._store, self._clock = store, clock
         self._attempt_over, self._on_over, self._exchange = attempt_over, on_over, exchange
         self._client: ClientSide | None = None
+        self._behind: deque[NodePart] = deque()
         self._starts: list[Mapping[str, Any]] | None = None
         self._described = asyncio.Event()
         self._released = asyncio.Event()
@@ -124,20 +153,22 @@ class LaunchRun:
         self._told: ClientSide | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._end: bytes | None = None
+        self._signalled: dict[int, tuple[float, float]] = {}
+        self._clients_refused = 0
         self._input: deque[tuple[int, bytes]] = deque()
+        self._input_taken = 0
         self._input_end: int | None = None
         self._room = -1
         self._first_end: float | None = None
 
     # its life
 
-    async def run(self, starts: list[Mapping[str, Any]] | None) -> None:
-        """Runs the launch until no rank, no keeper and no client is left; `starts` describes it by node, None: it was started before.
+    async def run(self) -> None:
+        """Runs the launch until no rank, no keeper and no client is left.
 
-        What was begun and not started waits for its client, who says again what is to start.
+        What was begun and not started waits for `describe`, as its client says again what is to start.
         """
-        self._starts = starts
-        if starts is not None or self.record.state != BEGUN:
+        if self.record.state != BEGUN:
             self._described.set()
         if self._client is None:
             self._watch_for_client()
@@ -149,11 +180,6 @@ class LaunchRun:
             await self._released.wait()
             timers.cancel()
 
-    @property
-    def starts(self) -> list[Mapping[str, Any]] | None:
-        """Returns what each node is to start; None: it was started, or its client is to say it again."""
-        return self._starts
-
     def fail_to_start(self, why: str) -> None:
         """Refuses a launch that has not begun, with this sentence; one that has begun is left as it is."""
         if self.record.state == BEGUN:
@@ -163,7 +189,7 @@ class LaunchRun:
     def give_up(self, why: str) -> None:
         """Concludes a launch whose nodes are heard no more: the ends of its ranks are unknown."""
         for part in self.parts:
-            part.kept.clear()
+            part.drop_kept()
             self._lose(part, why)
         self._conclude()
 
@@ -179,6 +205,10 @@ class LaunchRun:
                 if self._attempt_over():
                     self._lose(part, f"node {part.ranks.name} is away: {error.message}")
                     break
+            except LatticeError as error:
+                part.closed = True
+                self._refuse(part, error.message)
+                break
             finally:
                 part.up = False
             await self._clock.sleep(pause)
@@ -202,10 +232,18 @@ class LaunchRun:
     # what nodes say
 
     def _receive(self, part: NodePart, frame: Frame) -> None:
-        """Takes one frame of a node's keeper; one that is malformed is dropped and logged."""
+        """Takes one frame of a node's keeper; one that is malformed is dropped, and the first of a node logged.
+
+        Raises Retry for output that the keeper should have held back: the way goes up again once the client has had some.
+        """
+        if frame.kind in (frames.OUTPUT, frames.ENDED) and part.kept_bytes > KEPT_BYTES + KEPT_BYTES_OF_RANK * len(part.ranks.ranks):
+            raise Retry(f"node {part.ranks.name} sends output that nobody has asked for", reason="NodeAway")
         try:
             self._take(part, frame)
-        except (FrameError, ValueError, KeyError, TypeError) as error:
+        except (FrameError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if part.malformed:
+                return
+            part.malformed = True
             event(
                 log, "FrameRefused", logging.WARNING, allocation=self.key.uid, attempt=self.key.attempt, node=part.ranks.name,
                 launch=self.record.number, message=str(error),
@@ -215,11 +253,13 @@ class LaunchRun:
         """Takes one frame of a node's keeper; raises FrameError or ValueError for a malformed one."""
         match frame.kind:
             case frames.STATE:
-                self._stands(part, json.loads(frame.payload))
+                self._stands(part, msgspec.json.decode(frame.payload, type=KeeperState))
             case frames.STARTED if frame.payload:
                 self._refuse(part, frame.payload.decode(errors="replace"))
             case frames.OUTPUT:
                 output = frames.decode_output(frame.payload)
+                if len(output.data) > frames.OUTPUT_BYTES:
+                    raise FrameError(f"{len(output.data)} bytes of output, where {frames.OUTPUT_BYTES} are the most")
                 self._keep(part, output.number, frames.OUTPUT, frames.encode_output(_placed(output, part.place)))
             case frames.ENDED:
                 self._rank_ended(part, frames.decode_ended(frame.payload))
@@ -234,17 +274,17 @@ class LaunchRun:
                 self._done(part, *frames.decode_numbered(frame.payload))
             case frames.REFUSED:
                 part.closed = True
-                self._refuse(part, frames.decode_refused(frame.payload)[1])
+                self._refuse(part, frame.payload[1:].decode(errors="replace") or "it says not why")
             case frames.CLOSED:
-                self._closed(part, json.loads(frame.payload))
+                self._closed(part, frame.payload)
             case _:
                 pass  # of a newer keeper
 
-    def _stands(self, part: NodePart, state: Mapping[str, Any]) -> None:
+    def _stands(self, part: NodePart, state: KeeperState) -> None:
         """Brings a keeper up to date to which the way stands anew: its order to begin or end, signals, input, exchange, what was had."""
         part.stands = part.up = True
-        if isinstance(room := state.get("room"), int) and not isinstance(room, bool):
-            part.room = room
+        if state.room is not None:
+            part.room = state.room
         if self._exchange is not None:
             part.link.send(Frame(frames.EXCHANGED, self._exchange.again()))
         if self.record.state == STARTED:
@@ -279,9 +319,25 @@ class LaunchRun:
         if self._abandoned or number <= part.had:
             self._acknowledge(part)
             return
-        part.kept.append((number, Frame(kind, payload)))
-        if self._client is not None:
-            self._client.send(kind, payload)
+        entry = number, Frame(kind, payload)
+        part.kept.append(entry)
+        part.kept_bytes += len(payload) + KEPT_OVERHEAD
+        if self._client is None:
+            return
+        if not part.unsent:
+            self._behind.append(part)
+        part.unsent.append(entry)
+        self._send_kept()
+
+    def _send_kept(self) -> None:
+        """Sends the client what it has not been sent, a frame of each node in turn, until it has enough to read."""
+        while self._behind and self._client is not None and not self._client.is_full:
+            part = self._behind.popleft()
+            if part.unsent:
+                _, frame = part.unsent.popleft()
+                self._client.send(frame.kind, frame.payload)
+            if part.unsent:
+                self._behind.append(part)
 
     def _rank_ended(self, part: NodePart, ended: frames.RankEnded) -> None:
         """Passes a rank's end on, and ends the others where that is asked for."""
@@ -320,21 +376,23 @@ class LaunchRun:
         """Notes what a keeper reports once all its ranks have ended."""
         if number <= part.seen:
             return
+        report = msgspec.json.decode(body, type=KeeperReport)
+        if len(report.ranks) > len(part.ranks.ranks):
+            raise FrameError(f"a report of {len(report.ranks)} ranks, where there are {len(part.ranks.ranks)}")
         part.seen, part.done = number, number
-        report = json.loads(body)
-        self.record.done[part.place] = report
-        if failure := report.get("failure"):
-            self._refuse(part, str(failure))
+        self.record.done[part.place] = msgspec.to_builtins(report)
+        if report.failure:
+            self._refuse(part, report.failure)
         self._over_or_write()
         self._acknowledge(part)
 
-    def _closed(self, part: NodePart, report: Mapping[str, Any]) -> None:
+    def _closed(self, part: NodePart, body: bytes) -> None:
         """Notes that a launch is removed on a node; ranks of which nobody knows the end were killed with their keeper."""
         part.closed = True
         if part.done or part.place in self.record.done:
             self._conclude()
             return
-        noted = report.get("noted")
+        noted = read_note(body)
         self.record.done[part.place] = noted
         if noted is None and not self.record.refusal:
             self._tell(f"srun: error: {part.ranks.name}: the process that kept the tasks was killed, and they with it")
@@ -355,6 +413,7 @@ class LaunchRun:
 
     def _refuse(self, part: NodePart, sentence: str) -> None:
         """Ends a launch that cannot start, because of this node."""
+        sentence = sentence[:SENTENCE]
         if not self.record.refusal:
             named = len(self.parts) > 1 and part.ranks.name not in sentence
             self.record.refusal = f"node {part.ranks.name}: {sentence}" if named else sentence
@@ -398,30 +457,35 @@ class LaunchRun:
     async def attend(self, client: ClientSide, *, had: Mapping[int, int], interrupts: int = 0) -> None:
         """Serves a client until it leaves; `had`: by place, the last frame that it has written out. It takes an older client's place."""
         if self._client is not None:
-            self._client.close()
+            self._client.drop()
         if self._patience is not None:
             self._patience.cancel()
         self._client, self._room = client, -1
+        client.limit(client_side.NEWS_BYTES)
+        client.drained = self._send_kept
         client.send(frames.ACCEPTED, frames.encode_accepted(self.record.number, len(self.parts), interrupts))
         for part in self.parts:
             self._had(part, had.get(part.place, 0))
-            for _, frame in part.kept:
-                client.send(frame.kind, frame.payload)
+            part.unsent = part.kept.copy()
+        self._behind = deque(part for part in self.parts if part.unsent)
+        self._send_kept()
         self._give_room()
         self._conclude()
         try:
             while (heard := await client.next_frame()) is not None:
                 self._hear(heard)
         except FrameError as error:
-            event(log, "ClientRefused", allocation=self.key.uid, launch=self.record.number, message=str(error))
-            client.close()
+            self._clients_refused += 1
+            if self._clients_refused == 1:
+                event(log, "ClientRefused", allocation=self.key.uid, launch=self.record.number, message=str(error))
+            client.drop()
         finally:
             if self._client is client:
                 self._client = None
                 self._client_left(client)
 
-    def describe_again(self, starts: list[Mapping[str, Any]]) -> None:
-        """Is told again what is to start, for a launch that was begun and not started before the agent was started again."""
+    def describe(self, starts: list[Mapping[str, Any]]) -> None:
+        """Is told what each node is to start; again where the launch was begun and not started before the agent was started again."""
         if self._starts is None and not self._described.is_set():
             self._starts = starts
             self._described.set()
@@ -436,7 +500,7 @@ class LaunchRun:
             case frames.HAD:
                 place, number = frames.decode_had(frame.payload)
                 if place < len(self.parts):
-                    self._had(self.parts[place], number)
+                    self._had(self.parts[place], min(number, self.parts[place].sent))
                 self._conclude()
             case frames.OPENED:
                 if frames.decode_opened(frame.payload)[1]:
@@ -448,13 +512,24 @@ class LaunchRun:
         """Drops the frames of a node up to this number, which the client has written out."""
         part.had = max(part.had, number)
         while part.kept and part.kept[0][0] <= part.had:
-            part.kept.popleft()
+            part.kept_bytes -= len(part.kept.popleft()[1].payload) + KEPT_OVERHEAD
         self._acknowledge(part)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to all ranks; those of a node that is not heard now get it with the next word from there, and nobody twice."""
+        """Sends a signal to all ranks, unless it comes too often; the first of each number is logged.
+
+        Those of a node that is not heard now get it with the next word from there, and nobody twice.
+        """
+        now = self._clock.monotonic()
+        room, at = self._signalled.get(number, (SIGNAL_BURST, now))
+        room = min(SIGNAL_BURST, room + (now - at) * SIGNALS_PER_SECOND)
+        first, allowed = number not in self._signalled, room >= 1
+        self._signalled[number] = room - allowed, now
+        if not allowed:
+            return
         with suppress(ValueError):
-            event(log, "LaunchSignalled", allocation=self.key.uid, launch=self.record.number, message=signal.Signals(number).name)
+            if first:
+                event(log, "LaunchSignalled", allocation=self.key.uid, launch=self.record.number, message=signal.Signals(number).name)
         for part in self.parts:
             if part.up:
                 part.link.send(Frame(frames.SIGNAL, frames.encode_signal(number)))
@@ -464,6 +539,7 @@ class LaunchRun:
     def end_ranks(self, *, at_once: bool = False) -> None:
         """Ends all ranks: TERM, grace, KILL, or KILL at once."""
         self._end = AT_ONCE if at_once else (self._end or b"")
+        self._starts = None  # nobody starts it any more
         self._described.set()
         for part in self.parts:
             part.link.send(Frame(frames.END, self._end))
@@ -491,13 +567,25 @@ class LaunchRun:
         """Passes input on to the nodes that take it, and keeps it until all have it; raises FrameError for more than there is room for."""
         if offset + len(data) > max(self._room, 0):
             raise FrameError(f"input up to {offset + len(data)}, where there is room up to {max(self._room, 0)}")
-        end = self._input[-1][0] + len(self._input[-1][1]) if self._input else 0
-        if data and offset + len(data) > end:
-            self._input.append((offset, data))
-        elif not data:
+        begin, last = max(offset, self._input_taken), not data
+        offset, data = begin, data[begin - offset :]
+        if self._input_end is not None or not (data or last):
+            return  # it was passed on before, and is sent again wherever a way breaks
+        if last:
             self._input_end = offset
+        else:
+            self._keep_input(offset, data)
         for part in self._takers():
             part.link.send(Frame(frames.INPUT, frames.encode_input(offset, data)))
+
+    def _keep_input(self, offset: int, data: bytes) -> None:
+        """Keeps input until all nodes have it, small pieces joined."""
+        self._input_taken = offset + len(data)
+        before, piece = self._input[-1] if self._input else (0, b"")
+        if self._input and before + len(piece) == offset and len(piece) + len(data) <= INPUT_PIECE:
+            self._input[-1] = before, piece + data
+        else:
+            self._input.append((offset, data))
 
     def _tell(self, text: str) -> None:
         """Sends lines for people to the client's standard error, unless none is there."""
@@ -554,7 +642,7 @@ class LaunchRun:
         if self.record.state != OVER:
             self.end_ranks()
         for part in self.parts:
-            part.kept.clear()
+            part.drop_kept()
             self._acknowledge(part)
         self._conclude()
 
@@ -567,6 +655,14 @@ def exit_code(record: LaunchRecord) -> int:
         return 1
     codes = [137 if report is None else max((int(row[1]) for row in report.get("ranks", ())), default=0) for report in record.done.values()]
     return max(codes, default=0)
+
+
+def read_note(body: bytes) -> dict[str, Any] | None:
+    """Returns the report in the payload of a CLOSED; None: there is none, or it does not read."""
+    with suppress(ValueError, RecursionError):
+        noted: dict[str, Any] | None = msgspec.to_builtins(msgspec.json.decode(body, type=KeeperNote).noted)
+        return noted
+    return None
 
 
 def describe_end(code: int, number: int) -> str:

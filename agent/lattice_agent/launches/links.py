@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from lattice.daemon.clock import Clock
-from lattice.errors import LatticeError, Retry
+from lattice.errors import LatticeError, Rejected, Retry
 from lattice_agent.attempts import Key
 from lattice_agent.launches.interface import AttemptSource, KeeperHost
 from lattice_agent.launches.member import KeeperRelay
 from lattice_agent.peers.interface import ByteStream, LaunchOrder, LaunchPeers
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame
+
+WRITE_BYTES = 256 << 10
+"""Bytes of frames that are joined before they are written."""
 
 Receive = Callable[[Frame], None]
 """Is called on the loop with each frame of a node, in order."""
@@ -47,6 +51,10 @@ class OwnLink:
         self._relay = KeeperRelay(self._keepers, self._key, self._number, receive, self._clock)
         try:
             await self._relay.run(start)
+        except ExceptionGroup as group:
+            if isinstance(first := group.exceptions[0], LatticeError):
+                raise first from group
+            raise
         finally:
             self._relay = None
 
@@ -62,38 +70,36 @@ class PeerLink:
     def __init__(self, peers: LaunchPeers, attempts: AttemptSource, node: str, key: Key, number: int) -> None:
         self._peers, self._attempts, self._node = peers, attempts, node
         self._order = LaunchOrder(key, number)
-        self._unsent: bytearray | None = None
+        self._unsent: deque[bytes] | None = None
         self._written = asyncio.Event()
 
     async def carry(self, start: Mapping[str, Any] | None, receive: Receive) -> None:
         """Calls the node's agent, and gives its frames to `receive` until CLOSED or REFUSED; raises Retry where the call breaks before.
 
-        What is too large for a frame is refused here.
+        Raises Rejected for what is too large for a frame.
         """
-        body = json.dumps(start).encode() if start is not None else b""
-        if len(body) > frames.MAX_PAYLOAD:
-            receive(Frame(frames.REFUSED, frames.encode_refused(1, _too_large(len(body)))))
-            return
         try:
             address = await self._attempts.address(self._node)
         except LatticeError as error:
             raise Retry(error.message, reason="NodeAway") from error
         async with self._peers.open_launch(self._node, address, self._order) as stream:
-            self._unsent = bytearray(frames.encode(frames.LAUNCH, body))
-            self._written.set()
+            self._unsent = deque()
+            self.send(Frame(frames.LAUNCH, json.dumps(start).encode() if start is not None else b""))
             try:
                 await self._exchange(stream, receive)
             finally:
                 self._unsent = None
 
     async def _exchange(self, stream: ByteStream, receive: Receive) -> None:
-        """Carries frames both ways until the node says that the launch is over there; raises Retry where the call breaks before."""
-        failure: Retry | None = None
+        """Carries frames both ways until the node says that the launch is over there; raises Retry where the call breaks before, and
+        Rejected for a frame that is too large.
+        """
+        failure: LatticeError | None = None
         async with asyncio.TaskGroup() as group:
             writing = group.create_task(self._write(stream))
             try:
                 await _receive_all(stream, receive)
-            except Retry as error:
+            except (Retry, Rejected) as error:
                 failure = error
             writing.cancel()
         if failure is not None:
@@ -104,23 +110,30 @@ class PeerLink:
         while self._unsent is not None:
             await self._written.wait()
             self._written.clear()
-            data, self._unsent = bytes(self._unsent), bytearray()
-            try:
-                await stream.write_bytes(data)
-            except Retry:
-                return  # reading tells
+            while self._unsent:
+                try:
+                    await stream.write_bytes(_next_bytes(self._unsent))
+                except Retry:
+                    return  # reading tells
 
     def send(self, frame: Frame) -> None:
-        """Sends a frame to the keeper; without a connection it is dropped."""
+        """Sends a frame to the keeper, whose payload is not copied before; without a connection it is dropped.
+
+        Raises Rejected for a frame that is too large.
+        """
+        if len(frame.payload) > frames.MAX_PAYLOAD:
+            raise Rejected(f"a message of {len(frame.payload)} bytes is above the limit of {frames.MAX_PAYLOAD}")
         if self._unsent is not None:
-            self._unsent += frames.encode(frame.kind, frame.payload)
+            self._unsent += (frames.HEAD.pack(len(frame.payload), frame.kind), frame.payload)
             self._written.set()
 
 
-def _too_large(size: int) -> str:
-    """Returns the refusal of a launch whose description for one node has this many bytes."""
-    most = frames.MAX_PAYLOAD >> 20
-    return f"arguments and variables of the tasks have {size / (1 << 20):.1f} MiB, the limit is {most} MiB a node: export less (--export)"
+def _next_bytes(unsent: deque[bytes]) -> bytes:
+    """Takes the next bytes that wait to be written: a large piece, or small ones joined."""
+    found, size = [unsent.popleft()], 0
+    while unsent and (size := size + len(found[-1])) < WRITE_BYTES:
+        found.append(unsent.popleft())
+    return b"".join(found)
 
 
 async def _receive_all(stream: ByteStream, receive: Receive) -> None:

@@ -18,6 +18,8 @@ from lattice_agent.standalone.frames import Decoder, Frame
 
 READ_BYTES = 256 << 10
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 1.0
+RECONNECT_SECONDS = 0.1
+"""How long a relay waits before it connects again: another one for the same launch may have taken its place."""
 
 
 class KeeperRelay:
@@ -41,7 +43,10 @@ class KeeperRelay:
         """
         if start is not None and not await self._begin(start):
             return
+        pause = 0.0
         while True:
+            await self._clock.sleep(pause)
+            pause = RECONNECT_SECONDS
             try:
                 self._sock = await self._keepers.connect(self._key, self._number)
             except NotFound:

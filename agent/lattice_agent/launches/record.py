@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -25,6 +25,31 @@ class NodePlaces(msgspec.Struct, frozen=True):
     held: tuple[int, ...] = ()
     gpus: tuple[tuple[int, ...] | None, ...] = ()
     held_gpus: tuple[int, ...] = ()
+
+
+class KeeperState(msgspec.Struct, frozen=True):
+    """What a keeper says first to an agent that connects; other fields are for its own node."""
+
+    room: int | None = None
+
+
+RankRow = Annotated[list[int | float], msgspec.Meta(min_length=2, max_length=64)]
+"""A rank, its exit code, and what else the step log has of it."""
+
+
+class KeeperReport(msgspec.Struct, frozen=True):
+    """What a keeper reports once all its ranks have ended."""
+
+    failure: str = ""
+    ranks: list[RankRow] = []
+    cpu_seconds: float = 0.0
+    peak_memory: int | float = 0
+
+
+class KeeperNote(msgspec.Struct, frozen=True):
+    """What is said of a launch that is removed on a node; `noted`: the report of its keeper, where nobody has heard it."""
+
+    noted: KeeperReport | None = None
 
 
 class LaunchRecord(msgspec.Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 PROGRAMS: Final = socket_server.PROGRAMS
 LAUNCHES: Final = "launch"
 """The directory of the socket and of `srun`, in the agent's state directory."""
+AWAY_SECONDS: Final = 60.0
+"""How long nothing more is logged of an attempt whose head does not answer."""
 
 
 def launch_directory(state_dir: Path) -> Path:
@@ -116,6 +119,9 @@ class LaunchService:
         self._run_directory, self._keepers, self._attempts, self._peers, self._clock = run_directory, keepers, attempts, peers, clock
         self._reserved_cpus, self._gpus = reserved_cpus, gpus
         self._heads: dict[Key, AttemptLaunches] = {}
+        self._forwarded: Counter[Key] = Counter()
+        self._hearing: dict[Key, asyncio.Semaphore] = {}
+        self._away: dict[Key, float] = {}
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self, found: list[Key]) -> None:
@@ -228,7 +234,15 @@ class LaunchService:
                     with suppress(Retry):
                         await peer.write_bytes(frames.encode(frames.HANGUP))
         except (Retry, NotFound) as error:
-            event(log, "HeadAway", allocation=work.key.uid, attempt=work.key.attempt, node=work.head, message=error.message)
+            self._log_away(work, error.message)
+
+    def _log_away(self, work: NodeWork, message: str) -> None:
+        """Logs that a client's call to the head of its attempt has failed, once a minute for each attempt."""
+        now = self._clock.monotonic()
+        self._away = {key: at for key, at in self._away.items() if now - at < AWAY_SECONDS}
+        if work.key not in self._away:
+            self._away[work.key] = now
+            event(log, "HeadAway", allocation=work.key.uid, attempt=work.key.attempt, node=work.head, message=message)
 
     # what other agents ask (peers.interface.LaunchSide)
 
@@ -261,17 +275,22 @@ class LaunchService:
         here = await self._found(order.key)
         if here is None or here.work.head != self.node or caller not in here.work.nodes:
             raise Denied(f"node {self.node} heads no attempt {order.key.attempt} of {order.key.uid} with {caller}", reason="NotTheHead")
-        decoder, read = Decoder(socket_server.REQUEST_BYTES), list[Frame]()
-        while not read:
-            data = await stream.read_bytes()
-            if not data:
-                return
-            try:
-                read = decoder.feed(data)
-            except FrameError:
-                return
-        if read[0].kind == frames.LAUNCH:
-            await self._converse(here.work, (caller, 0, 0), lambda: False, stream, read[0].payload, read[1:], decoder)
+        if self._forwarded[order.key] >= socket_server.WAITING:
+            raise Denied(f"{socket_server.WAITING} clients of other nodes are served, which is the limit", reason="TooManyClients")
+        self._forwarded[order.key] += 1
+        try:
+            decoder, turn = (
+                Decoder(socket_server.REQUEST_BYTES),
+                self._hearing.setdefault(order.key, asyncio.Semaphore(socket_server.READING)),
+            )
+            read = await socket_server.read_request(stream, decoder, turn)
+            if read:
+                await self._converse(here.work, (caller, 0, 0), lambda: False, stream, read[0].payload, read[1:], decoder)
+        finally:
+            self._forwarded[order.key] -= 1
+            if not self._forwarded[order.key]:
+                del self._forwarded[order.key]
+                self._hearing.pop(order.key, None)
 
     async def _found(self, key: Key) -> AttemptHere | None:
         """Returns an attempt that runs here; None: there is none, or its user is unknown here."""

@@ -20,6 +20,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Denied, Retry
 from lattice_agent.launches import caller
 from lattice_agent.launches.caller import Caller
+from lattice_agent.peers.interface import ByteStream
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame, FrameError
 
@@ -105,6 +106,16 @@ def listen(directory: Path) -> socket.socket:
     return made
 
 
+async def read_request(stream: ByteStream, decoder: Decoder, turn: asyncio.Semaphore) -> list[Frame]:
+    """Reads a request (LAUNCH) and the frames that come with it, once it is its turn; empty: none comes in time, or something else."""
+    read = list[Frame]()
+    with suppress(Retry, TimeoutError, FrameError):
+        async with turn, asyncio.timeout(REQUEST_SECONDS):
+            while not read and (data := await stream.read_bytes()):
+                read = decoder.feed(data)
+    return read if read and read[0].kind == frames.LAUNCH else []
+
+
 Serve = Callable[[Caller, int, SocketStream, bytes, list[Frame], Decoder], Awaitable[None]]
 """Serves one request: its caller, a pidfd of it, the connection, the request, frames that came with it, and the decoder for the rest."""
 
@@ -139,7 +150,7 @@ class SocketServer:
         self._guard.drop(name)
 
     async def _handle(self, connection: socket.socket) -> None:
-        """Serves one connection, and closes it."""
+        """Serves one connection, and closes it; after an error others of the same attempt are closed unread for a moment."""
         with connection:
             try:
                 found, pidfd = caller.identify(connection, self._root)
@@ -148,31 +159,25 @@ class SocketServer:
                     async with asyncio.timeout(REQUEST_SECONDS):
                         await SocketStream(connection).write_bytes(frames.encode(frames.REFUSED, frames.encode_refused(1, error.message)))
                 return
+            name = f"{found.key.uid}-{found.key.attempt}"
             self._connections[found.key] += 1
             try:
-                if self._connections[found.key] <= WAITING:
-                    await self._read_and_serve(connection, found, pidfd)
+                if self._connections[found.key] <= WAITING and self._guard.waits(name) is None:
+                    await self._guard.attempt_async(name, lambda: self._read_and_serve(connection, found, pidfd))
             finally:
                 os.close(pidfd)
                 self._connections[found.key] -= 1
                 if not self._connections[found.key]:
                     del self._connections[found.key]
                     self._reading.pop(found.key, None)
+                    if self._guard.waits(name) is None:
+                        self._guard.drop(name)
 
     async def _read_and_serve(self, connection: socket.socket, found: Caller, pidfd: int) -> None:
         """Reads one request, of few of the same attempt at a time, and has it served; drops a connection that sends none in time."""
         stream, decoder = SocketStream(connection), Decoder(REQUEST_BYTES)
-        try:
-            async with self._reading.setdefault(found.key, asyncio.Semaphore(READING)), asyncio.timeout(REQUEST_SECONDS):
-                read = list[Frame]()
-                while not read:
-                    data = await stream.read_bytes()
-                    if not data:
-                        return
-                    read = decoder.feed(data)
-        except (Retry, TimeoutError, FrameError):
-            return
-        if read[0].kind == frames.LAUNCH:
+        read = await read_request(stream, decoder, self._reading.setdefault(found.key, asyncio.Semaphore(READING)))
+        if read:
             await self._serve_request(found, pidfd, stream, read, decoder)
 
     async def _serve_request(self, found: Caller, pidfd: int, stream: SocketStream, read: list[Frame], decoder: Decoder) -> None:

@@ -213,7 +213,7 @@ async def test_a_launch_too_large_for_a_frame_is_refused_and_nothing_stays(site:
         client = agent.call("-n", "2", "-N", "2", "true", "é" * (3 << 20))
         code, why = await refused(client)
         assert code == 1
-        assert "16 MiB" in why
+        assert "the limit is 15.9 MiB" in why
         await until(lambda: not site.keepers.keepers)
 
 
