@@ -21,6 +21,8 @@ MAX_STORE_BYTES = 64 << 20
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 16384
 MAX_ATTRIBUTE_BYTES = 8 << 20
+MAX_NAMES_BYTES = 1 << 20
+"""Of all published names with their ports."""
 PAIR_BYTES = 128
 """Counted for each pair beside its bytes, so that many small ones are bounded too."""
 PART_BYTES = 1 << 20
@@ -108,7 +110,10 @@ class NodeExchange:
         self._rounds = {FENCE: NodeRound(), RING: NodeRound()}
         self._gone: dict[int, str] = {}
         self._asked: dict[int, tuple[int, Payload]] = {}
-        self._published: dict[bytes, Payload] = {}
+        self._published: dict[bytes, bytes] = {}
+        """The ports of names that this node's ranks have published, for a hub that starts anew."""
+        self._publishing: dict[int, tuple[bytes, bytes]] = {}
+        """By request: the name and port of which the hub has not said yet whether it publishes them."""
         self._requests = 0
 
     def put(self, key: bytes, value: bytes) -> str:
@@ -188,15 +193,34 @@ class NodeExchange:
             self._tell({"failed": failure.as_json()})
 
     def request_name(self, rank: int, verb: str, name: bytes, port: bytes = b"") -> None:
-        """Asks the hub to `publish`, `lookup` or `unpublish` a name; the rank is answered with `(done, port)`."""
+        """Asks the hub to `publish`, `lookup` or `unpublish` a name; the rank is answered with `(done, port)`.
+
+        A name beyond 1 MiB of them is refused at once.
+        """
+        if verb == "publish" and self._names_bytes() + len(name) + len(port) + PAIR_BYTES > MAX_NAMES_BYTES:
+            self.answers.append(RankAnswer(rank, "name", (False, b"")))
+            return
         self._requests += 1
-        message = {"ask": self._requests, "verb": verb, "name": _text(name), "port": _text(port)}
-        self._asked[self._requests] = (rank, pack(message | {"low": min([*self._asked, self._requests])}))
+        low = min([*self._asked, self._requests])
+        self._asked[self._requests] = (rank, _name_request(self._requests, verb, name, port, low))
         if verb == "publish":
-            self._published[name] = pack(message | {"ask": 0, "low": 0})
+            self._publishing[self._requests] = (name, port)
         elif verb == "unpublish":
             self._published.pop(name, None)
+            self._publishing = {request: asked for request, asked in self._publishing.items() if asked[0] != name}
         self.outgoing.append(self._asked[self._requests][1])
+
+    def _names_bytes(self) -> int:
+        """Returns the bytes that the names count which this node keeps."""
+        return sum(len(name) + len(port) + PAIR_BYTES for name, port in (*self._published.items(), *self._publishing.values()))
+
+    def _take_answer(self, request: int, done: bool, port: bytes) -> None:
+        """Passes the hub's answer about a name on, and keeps a name that it has published."""
+        asked, (rank, _) = self._publishing.pop(request, None), self._asked.pop(request, (None, b""))
+        if asked is not None and done:
+            self._published[asked[0]] = asked[1]
+        if rank is not None:
+            self.answers.append(RankAnswer(rank, "name", (done, port)))
 
     def receive(self, payload: Payload) -> None:
         """Takes a message of the hub; raises MalformedPayload for what is none."""
@@ -205,9 +229,7 @@ class NodeExchange:
             if "again" in message:
                 self.outgoing += self._unsettled()
             elif "answer" in message:
-                rank, _ = self._asked.pop(int(message["answer"]), (None, b""))
-                if rank is not None:
-                    self.answers.append(RankAnswer(rank, "name", (bool(message["done"]), _bytes(message["port"]))))
+                self._take_answer(int(message["answer"]), bool(message["done"]), _bytes(message["port"]))
             else:
                 self._take_result(message["result"], message["round"], message["part"], message["parts"], message["data"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -265,7 +287,7 @@ class NodeExchange:
     def _unsettled(self) -> Iterator[Payload]:
         """Yields all that a new hub needs: this node's parts of the open rounds, and those of the rounds before, marked as settled."""
         yield from self._told
-        yield from self._published.values()
+        yield from (_name_request(0, "publish", name, port, 0) for name, port in self._published.items())
         yield from (payload for _, payload in self._asked.values())
         for stage in self._rounds.values():
             for number, payloads in sorted(stage.sent.items()):
@@ -325,6 +347,11 @@ def unpack(payload: Payload) -> dict[str, Any]:
 def weight(item: Sequence[Any]) -> int:
     """Returns the bytes that a pair, or a ring's value, counts."""
     return len(item[-2]) + len(item[-1]) + PAIR_BYTES
+
+
+def _name_request(request: int, verb: str, name: bytes, port: bytes, low: int) -> Payload:
+    """Returns the message that asks the hub about a name; request 0 is not answered, and none below `low` is asked again."""
+    return pack({"ask": request, "verb": verb, "name": _text(name), "port": _text(port), "low": low})
 
 
 def _text(data: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from lattice_agent.standalone.pmi.exchange import (
     FENCE,
+    MAX_NAMES_BYTES,
     MAX_STORE_BYTES,
     PAIR_BYTES,
     PART_BYTES,
@@ -28,7 +29,6 @@ TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_NAMES_BYTES = 1 << 20
 ROUNDS_KEPT = 3
 """Parts of the open round, of the one before, and of a next one whose nodes were told earlier than others."""
 

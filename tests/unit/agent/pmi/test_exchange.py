@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lattice_agent.standalone.pmi import exchange as exchanges
 from lattice_agent.standalone.pmi.exchange import (
     FENCE,
+    MAX_NAMES_BYTES,
     MAX_STORE_BYTES,
     MAX_VALUE_BYTES,
     PAIR_BYTES,
@@ -297,6 +298,59 @@ def test_the_same_question_about_a_name_is_answered_the_same_again() -> None:
     first, second = hub.receive(1, asked), hub.receive(1, asked)
     assert first == second
     assert unpack(first[0][1])["done"] is True
+
+
+def published(mine: NodeExchange, hub: Hub, name: bytes, port: bytes, node: int = 0) -> bool:
+    """Whether a rank may publish a name, by what it is answered at last."""
+    mine.request_name(node, "publish", name, port)
+    for payload in mine.outgoing:
+        for _, reply in hub.receive(node, payload):
+            mine.receive(reply)
+    mine.outgoing = []
+    (answer,), mine.answers = mine.answers, []
+    return bool(answer.value[0])
+
+
+def kept_names(mine: NodeExchange, hub: Hub) -> dict[str, str]:
+    """What a node tells a hub that starts anew about names."""
+    mine.receive(hub.again())
+    told, mine.outgoing = [unpack(payload) for payload in mine.outgoing], []
+    return {message["name"]: message["port"] for message in told if message.get("verb") == "publish"}
+
+
+def test_a_node_keeps_only_names_that_the_hub_has_published() -> None:
+    nodes, names = [[0], [1]], ["n0", "n1"]
+    hub, mine, other = Hub(nodes, names), NodeExchange(nodes, 0, "n0"), NodeExchange(nodes, 1, "n1")
+    assert published(other, hub, b"taken", b"theirs", node=1)
+    assert not published(mine, hub, b"taken", b"mine")
+    assert published(mine, hub, b"free", b"first")
+    assert not published(mine, hub, b"free", b"second")
+    assert kept_names(mine, hub) == {"free": "first"}
+
+
+def test_names_without_end_are_refused_and_not_kept_also_while_no_hub_answers() -> None:
+    mine, port = NodeExchange([[0], [1]], 0, "n0"), b"p" * MAX_VALUE_BYTES
+    for number in range(400):
+        mine.request_name(0, "publish", b"%d" % number, port)
+    most = MAX_NAMES_BYTES // len(port)
+    assert sum(answer.value == (False, b"") for answer in mine.answers) >= 400 - most
+    assert sum(map(len, mine.outgoing)) <= 2 * MAX_NAMES_BYTES
+    hub, answered = Hub([[0], [1]], ["n0", "n1"]), NodeExchange([[0], [1]], 0, "n0")
+    assert sum(not published(answered, hub, b"%d" % number, port) for number in range(400)) >= 400 - most
+    assert sum(map(len, kept_names(answered, hub).values())) <= MAX_NAMES_BYTES
+
+
+def test_a_name_that_is_withdrawn_before_the_hub_has_answered_is_not_kept() -> None:
+    nodes, names = [[0, 1], [2]], ["n0", "n2"]
+    hub, mine = Hub(nodes, names), NodeExchange(nodes, 0, "n0")
+    mine.request_name(0, "publish", b"s", b"p")
+    mine.request_name(1, "unpublish", b"s")
+    replies = [reply for payload in mine.outgoing for _, reply in hub.receive(0, payload)]
+    mine.outgoing = []
+    for reply in reversed(replies):
+        mine.receive(reply)
+    assert [answer.value[0] for answer in mine.answers] == [True, True]
+    assert kept_names(mine, hub) == {}
 
 
 @pytest.mark.parametrize(
