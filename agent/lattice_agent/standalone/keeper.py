@@ -59,6 +59,8 @@ class Keeper:
         self._input = RankInput(())
         self._told_room = -1
         self.execed, self.failure = False, ""
+        self._opening = False
+        """Whether ranks were let through the gate, and not all are known to execute their programs."""
         self._kill_at: float | None = None
         self._kill_again = 0.0
         self._killed = False
@@ -73,10 +75,14 @@ class Keeper:
 
     # the start
 
-    def start_ranks(self) -> None:
-        """Starts all ranks up to the gate; raises RankFailure or OSError, with some of them left for `abandon`."""
+    def fork_ranks(self) -> None:
+        """Forks all ranks, which run as the user then; raises RankFailure or OSError, with some of them left for `abandon`."""
         with entered(self.launch):
             self.rank_start.prepare()
+        self.rank_start.await_users()
+
+    def start_ranks(self) -> None:
+        """Has the forked ranks go up to the gate, and with `go` beyond it; raises RankFailure or OSError, as `fork_ranks`."""
         self.rank_start.await_ready()
         for rank in self.ranks:
             self._open_streams(rank)
@@ -85,6 +91,7 @@ class Keeper:
         if self._pmi is not None:
             for rank in self.ranks:
                 self._pmi.disconnect_child(rank.asked.rank)
+        self.rank_start.release()
         if self.launch.go:
             self.rank_start.go()
             self.execed = True
@@ -151,6 +158,7 @@ class Keeper:
         now = time.monotonic()
         for fd, events in ready:
             self._serve(fd, events, now)
+        self._watch_gate()
         for output in self._outputs.values():
             if (held := output.held_until) is not None and held <= now:
                 output.flush()
@@ -171,8 +179,10 @@ class Keeper:
         elif self.link.owns(fd):
             self.link.serve(fd, events)
         elif fd in self._outputs:
-            if not self._outputs[fd].read_rank(now):
+            if not self.kept.full and not self._outputs[fd].read_rank(now):
                 self._close_output(fd)
+        elif fd == self.rank_start.executing:
+            pass  # what it says is read in each turn
         elif self._pmi is not None and fd in self._pmi:
             self._pmi.serve(fd, events, now)
         elif events & select.POLLOUT:
@@ -184,6 +194,8 @@ class Keeper:
         """Returns how long to wait at most until something is due."""
         now = time.monotonic()
         due = [held for output in self._outputs.values() if (held := output.held_until) is not None]
+        if self._opening:
+            due.append(self.rank_start.exec_until)
         if self._kill_at is not None and not self.done:
             due.append(max(self._kill_at, self._kill_again))
         if self._pmi is not None and self._pmi.waiting and not self.done:
@@ -193,7 +205,9 @@ class Keeper:
         return max(0.0, min(due, default=now + 3600.0) - now) + 0.001
 
     def _watch_outputs(self) -> None:
-        """Reads what ranks write, or lets them wait while too much is not acknowledged."""
+        """Reads what ranks write and say by PMI, or lets them wait while too much is not acknowledged."""
+        if self._pmi is not None:
+            self._pmi.pause(paused=self.kept.overfull)
         reading = not self.kept.full
         if reading != self._reading:
             self._reading = reading
@@ -241,16 +255,29 @@ class Keeper:
                 pass  # of an agent that knows more
 
     def _go(self) -> None:
-        """Lets the ranks execute their programs; where one cannot, kills all, and says why."""
-        if self.execed or self.failure:
+        """Lets the ranks execute their programs; `_watch_gate` says what becomes of that."""
+        if self.execed or self.failure or self._opening:
             return
+        self._opening = True
+        self.rank_start.open_gate()
+        if self.rank_start.executing >= 0:
+            self._poll.register(self.rank_start.executing, select.POLLIN)
+
+    def _watch_gate(self) -> None:
+        """Says once all ranks that were let through the gate execute their programs; where one cannot, kills all, and says why."""
+        if not self._opening:
+            return
+        watched = self.rank_start.executing
         try:
-            self.rank_start.go()
-            self.execed = True
+            self.execed = self.rank_start.have_executed()
         except (RankFailure, OSError) as error:
             self.failure = str(error)
             self._end_group(0.0)
-        self.link.say(frames.STARTED, self.failure.encode(errors="replace"))
+        if self.execed or self.failure:
+            self._opening = False
+            if watched >= 0:
+                self._poll.unregister(watched)
+            self.link.say(frames.STARTED, self.failure.encode(errors="replace"))
 
     def _signal(self, number: int) -> None:
         """Sends a signal to every rank's process group, and to the rank itself where it has none of its own."""
@@ -323,7 +350,7 @@ class Keeper:
 
     def _tell_ends(self, now: float) -> None:
         """Makes a frame of each rank's end, behind its output as far as that is in the pipes; after the last one, of the launch's."""
-        if self.done:
+        if self.done or self._opening:
             return
         for rank in self.ranks:
             if rank.status is not None and not rank.told and self._has_output_of(rank, now):
@@ -501,7 +528,8 @@ def _begin(keeper: Keeper) -> dict[str, Any]:
     """Starts the ranks; returns the answer where that has failed, else nothing."""
     try:
         with leftovers.locked(fcntl.LOCK_SH):
-            keeper.start_ranks()
+            keeper.fork_ranks()
+        keeper.start_ranks()
     except RankFailure as failure:
         return {"failure": str(failure)} | ({} if failure.rank is None else {"rank": failure.rank})
     except StartFailure as failure:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 UNHEARD_BYTES = 1 << 20
 """With so many bytes that the agent has not acknowledged, no more output is read."""
+UNHEARD_EXCHANGE_BYTES = 16 << 20
+"""With so many bytes that the agent has not acknowledged, nothing more is read of what ranks say by PMI."""
 SEND_BYTES = 256 << 10
 """About how many bytes are handed to the socket at a time."""
 
@@ -55,6 +57,11 @@ class KeptFrames:
     def full(self) -> bool:
         """Tells whether so much is kept that no more output is to be read."""
         return self.unheard_bytes >= UNHEARD_BYTES
+
+    @property
+    def overfull(self) -> bool:
+        """Tells whether so much is kept that ranks may not exchange more."""
+        return self.unheard_bytes >= UNHEARD_EXCHANGE_BYTES
 
     def keep_frame(self, make: Callable[[int], bytes]) -> None:
         """Keeps a frame, made of its number."""

@@ -32,6 +32,7 @@ from lattice_agent.standalone.task_start import (
     prctl,
     reset_signals,
     score_for_oom,
+    trim_memory,
     write_file,
 )
 
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
 READY_SECONDS, LOOK_SECONDS = 45.0, 1.0
 """Time for all ranks to stand at the gate; a directory or file that does not answer for longer fails the launch."""
+START_SECONDS = 55.0
+"""Time for all ranks to execute their programs, from the fork or from the frame GO; the agent waits 60 s for the former."""
+AS_USER, AT_GATE = b"u", b"g"
+"""What a rank writes once it runs as the user, and once it stands at the gate."""
 MOST_SENTENCE = 4000
 """Bytes of one rank's failure: what a pipe takes whole."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -180,7 +185,10 @@ class RankStart:
         self.ends: dict[int, Ends] = {}
         """By rank's number on the node."""
         self._gate = self._failures = -1
-        self._ready = -1
+        self._ready, self._arrived = -1, b""
+        self._begun, self._told = 0.0, b""
+        self.exec_until = 0.0
+        """When, on the monotonic clock, all ranks must have executed their programs."""
         self._guard = -1
         """Of ranks in a container: they end where this is closed."""
 
@@ -191,6 +199,7 @@ class RankStart:
 
         Ranks that were started before the one that failed are left to the caller.
         """
+        self._begun = time.monotonic()
         self.ends = {rank.asked.local: self._open_ends(rank.asked) for rank in self.ranks}
         try:
             if self.launch.container:
@@ -201,26 +210,35 @@ class RankStart:
             for ends in self.ends.values():
                 ends.close_own()
 
+    def await_users(self) -> None:
+        """Waits until all ranks run as the user, before anything of his can hold them up; raises RankFailure as `await_ready`."""
+        self._await(AS_USER)
+
     def await_ready(self) -> None:
         """Waits until all ranks stand at the gate; raises RankFailure with what the first that cannot says, or where one is too slow."""
+        self._await(AT_GATE)
+        if self._ready >= 0:
+            os.close(self._ready)
+            self._ready = -1
+
+    def _await(self, place: bytes) -> None:
+        """Waits until all ranks have written that they are so far; raises RankFailure."""
         if self._ready < 0:
             return
-        until, arrived = time.monotonic() + READY_SECONDS, 0
+        until = self._begun + READY_SECONDS
         poll = select.poll()
         poll.register(self._ready, select.POLLIN)
         poll.register(self._failures, select.POLLIN)
-        while arrived < len(self.ranks):
+        while self._arrived.count(place) < len(self.ranks):
             ready = dict(poll.poll(1000 * LOOK_SECONDS))
             if self._failures in ready and (said := os.read(self._failures, 65536)):
                 raise failure_of(said)
             if self._ready in ready:
-                arrived += len(os.read(self._ready, 4096))
+                self._arrived += os.read(self._ready, 4096)
             elif time.monotonic() > until:
                 raise RankFailure(f"not all of its ranks can begin: their directory or files do not answer for {READY_SECONDS:g} s")
-            if arrived < len(self.ranks) and any(has_ended(rank.pid) for rank in self.ranks):
+            if self._arrived.count(place) < len(self.ranks) and any(has_ended(rank.pid) for rank in self.ranks):
                 raise self._gone()
-        os.close(self._ready)
-        self._ready = -1
 
     def _gone(self) -> RankFailure:
         """Returns the failure of ranks that ended before they could begin."""
@@ -228,23 +246,60 @@ class RankStart:
         return failure_of(said) if said else RankFailure("a rank was killed before it could begin")
 
     def go(self) -> None:
-        """Lets all ranks execute their programs, and waits until they have; raises RankFailure where one cannot.
+        """Lets all ranks execute their programs, and waits until they have; raises RankFailure as `have_executed`."""
+        self.open_gate()
+        while not self.have_executed():
+            select.select([self._failures], [], [], LOOK_SECONDS)
 
-        Ranks that could are left to the caller.
-        """
+    def open_gate(self) -> None:
+        """Lets all ranks execute their programs; `have_executed` tells when they have."""
         if self.launch.container:
             container_tasks.open_gate(self._guard, len(self.ranks))
             return
+        self.exec_until = (self._begun if self.launch.go else time.monotonic()) + START_SECONDS
         container_tasks.open_gate(self._gate, len(self.ranks))
         os.close(self._gate)
         self._gate = -1
-        said = b""
-        while data := os.read(self._failures, 65536):
-            said += data
-        os.close(self._failures)
-        self._failures = -1
-        if said:
-            raise failure_of(said)
+        os.set_blocking(self._failures, False)
+
+    @property
+    def executing(self) -> int:
+        """Returns the descriptor that is readable when ranks have executed their programs, or could not; -1: none still has to."""
+        return self._failures if self._gate < 0 else -1
+
+    def have_executed(self) -> bool:
+        """Returns whether all ranks have executed their programs, or have ended; raises RankFailure where one cannot, or is too slow.
+
+        Ranks that could are left to the caller.
+        """
+        whole = self._failures < 0 or self._has_read_failures()
+        if not whole and time.monotonic() < self.exec_until:
+            return False
+        if self._failures >= 0:
+            os.close(self._failures)
+            self._failures = -1
+        if self._told:
+            raise failure_of(self._told)
+        if not whole:
+            raise RankFailure(f"not all of its ranks can execute their programs: a file does not answer for {START_SECONDS:g} s")
+        return True
+
+    def _has_read_failures(self) -> bool:
+        """Reads what failing ranks have said; returns whether none can say more."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._failures, 65536):
+                self._told += data
+            return True
+        return False
+
+    def release(self) -> None:
+        """Drops words and variables of the ranks, which have them; a launch may have many MiB."""
+        self.launch.environment.clear()
+        self.launch.argv.clear()
+        self.launch.ranks.clear()
+        for rank in self.ranks:
+            rank.asked.environment, rank.asked.argv = NOTHING, ()
+        trim_memory()
 
     def _said(self) -> bytes:
         """Returns what failing ranks have said so far."""
@@ -338,6 +393,7 @@ class RankStart:
             if asked.cpus:
                 os.sched_setaffinity(0, asked.cpus)
             launch.identity.become()
+            os.write(gate[1], AS_USER)
             if launch.hold_procs:
                 give_up_new_privileges()
             join_own_keyring()
@@ -350,7 +406,7 @@ class RankStart:
             set_soft_limits(launch.soft_limits)
             program = find_program(argv[0], environment.get("PATH", PATH))
             waiting, arriving, _ = gate
-            os.write(arriving, b"1")
+            os.write(arriving, AT_GATE)
             os.close(arriving)
             if os.read(waiting, 1) == b"1" and os.getppid() == keeper:
                 os.execve(program, list(argv), environment)  # noqa: S606 - this is what a keeper is for
@@ -437,11 +493,17 @@ def enter(workdir: str) -> None:
 
 
 def open_input(path: str) -> int:
-    """Opens a file for standard input; waits for no writer of a pipe. Raises StartFailure."""
+    """Opens a file for standard input; waits for no writer of a pipe. Raises StartFailure, also for a file of the kernel's, which would
+    tell of the process that opens it, a fork of root's.
+    """
     try:
-        return os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise StartFailure(f"the input file {path!r} cannot be opened: {error.strerror}") from error
+    if streams.is_of_kernel(fd):
+        os.close(fd)
+        raise StartFailure(f"the input file {path!r} belongs to the kernel; let the program itself open it, or name a copy of it")
+    return fd
 
 
 def set_soft_limits(limits: Mapping[str, int]) -> None:

@@ -73,7 +73,7 @@ class Launch(WorkPlace):
     private: dict[str, str] = NOTHING
     """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     alone: bool = False
-    """Whether nobody has asked for this start before, so that no other shim has the right: a failure is then the end, once none can take it."""
+    """Whether nobody has asked for this start before, so that no other shim has the right: a failure is the end, once none can take it."""
     note: str = ""
 
 

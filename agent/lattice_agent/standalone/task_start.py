@@ -289,6 +289,12 @@ def score_for_oom(score: int) -> None:
         write_file("/proc/self/oom_score_adj", str(score).encode())
 
 
+def trim_memory() -> None:
+    """Gives memory that is free in this process back to the kernel, where the C library can."""
+    with suppress(AttributeError):
+        _libc.malloc_trim(0)
+
+
 def raise_limit(limit: int, wanted: int) -> None:
     """Sets soft and hard limit of a resource (RLIMIT_*); without the right, the soft one as near to `wanted` as the hard one allows."""
     try:

@@ -64,6 +64,7 @@ class RankServer:
         self._told_failure = False
         self._late: dict[str, float] = {}
         self._late_said: set[str] = set()
+        self._paused = False
 
     def __contains__(self, fd: int) -> bool:
         """Returns whether a descriptor is one of this server's."""
@@ -171,6 +172,13 @@ class RankServer:
             self._exchange.receive(payload)
         self._settle()
 
+    def pause(self, *, paused: bool) -> None:
+        """Reads nothing more of ranks while paused, so that the hub can take what they have said."""
+        if paused != self._paused:
+            self._paused = paused
+            for end in self._by_rank.values():
+                self._watch(end)
+
     def outgoing(self) -> list[Payload]:
         """Returns the messages for the hub since the last call; none where it is here."""
         if self._hub is not None:
@@ -249,8 +257,13 @@ class RankServer:
             session.proceed()
         if end.open and session.state == CLOSED:
             self._close(end)
+        self._watch(end)
+
+    def _watch(self, end: RankEnd) -> None:
+        """Sets what the poll is to watch of a rank."""
         if end.open:
-            mask = (0 if session.busy else select.POLLIN) | (select.POLLOUT if session.out else 0)
+            session = end.session
+            mask = (0 if session.busy or self._paused else select.POLLIN) | (select.POLLOUT if session.out else 0)
             if mask != end.mask:
                 end.mask = mask
                 self._poll.modify(end.sock.fileno(), mask)

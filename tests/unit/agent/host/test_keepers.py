@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
 import signal
@@ -18,10 +19,10 @@ from lattice.errors import NotFound, Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.host.launch_cgroups import LaunchEntrances
 from lattice_agent.host.linux import LinuxHost
-from lattice_agent.standalone import frames
+from lattice_agent.standalone import frames, leftovers
 from lattice_agent.standalone.task_start import WorkPlace
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch, shell
-from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, work
+from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root(), pytest.mark.skipif(not has_cgroups(), reason="launches need cgroups")]
 KEY = Key(UID, 1)
@@ -136,6 +137,7 @@ async def test_a_partial_line_is_passed_on_after_a_moment_and_at_once_where_noth
         ({"stdout": "/etc/out"}, "the output file '/etc/out' cannot be opened: Permission denied"),
         ({"stdin": "/no/such/file"}, "the input file '/no/such/file' cannot be opened: No such file or directory"),
         ({"stdout": "/dev/full"}, "is a device or belongs to the kernel"),
+        ({"stdin": "/proc/self/maps"}, "the input file '/proc/self/maps' belongs to the kernel; let the program itself open it"),
     ],
 )
 async def test_all_ranks_begin_or_none(place: Path, bad: dict[str, Any], said: str) -> None:
@@ -177,6 +179,53 @@ async def test_a_program_that_vanishes_at_the_gate_ends_the_launch_with_its_reas
         await asyncio.to_thread(listener.listen, 20.0, until="done")
         assert b"cannot be executed" in listener.started[0]
         assert listener.ended == {0: (137, 9), 1: (127, 0)}
+
+
+async def test_a_keeper_hears_the_agent_while_a_rank_does_not_execute_its_program(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        await keepers_of(host).start(KEY, launch("/bin/sleep", "300", ranks=2, go=False))
+        pids = [int(line) for line in (scope(host) / "work/launch-1/cgroup.procs").read_text().split()]
+        os.kill(pids[0], signal.SIGSTOP)
+        listener = await Listener.connect(host, KEY)
+        listener.send(frames.GO)
+        await asyncio.to_thread(listener.listen, 0.5)
+        assert (listener.started, listener.ended) == ([], {}), "one of them has not executed its program"
+        listener.send(frames.END, b"\1")
+        await asyncio.to_thread(listener.listen, 10.0, until="done")
+        assert listener.ended == {0: (137, 9), 1: (137, 9)}
+
+
+async def test_a_program_whose_file_does_not_answer_keeps_nobody_from_removing_leftovers(place: Path) -> None:
+    program = place / "program"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    async with attempt(place) as (host, _):
+        fd = os.open(program, os.O_RDONLY)
+        held = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # who opens it waits for 45 s, or until it is given back
+        async with asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(keepers_of(host).start(KEY, launch(str(program))))
+            try:
+                await until(lambda: has_text(scope(host) / "work/launch-1/cgroup.procs"))
+                assert await asyncio.to_thread(is_free_for_removal)
+                assert not starting.done()
+            finally:
+                os.close(fd)
+                signal.signal(signal.SIGIO, held)
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert listener.ended == {0: (3, 0)}
+
+
+def has_text(path: Path) -> bool:
+    """Whether a file has something in it."""
+    return path.exists() and path.read_text() != ""
+
+
+def is_free_for_removal() -> bool:
+    """Whether the lock of removals can be taken."""
+    with leftovers.locked(fcntl.LOCK_EX) as alone:
+        return alone
 
 
 async def test_input_reaches_all_ranks_or_the_one_that_is_named(place: Path) -> None:

@@ -82,6 +82,16 @@ def replace_by_file(directory: str) -> None:
     Path(directory).touch()
 
 
+def replace_by_directory(file: str) -> None:
+    Path(file).unlink()
+    Path(file).mkdir()
+
+
+def write_claim(directory: str) -> None:
+    """Another shim's."""
+    Path(directory, durable.CLAIM).write_bytes(b"1\n9 3 4.0 5.0\n")
+
+
 async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of_the_one_that_has_it(tmp_path: Path) -> None:
     described, client = launch(tmp_path), RunnerClient()
     with full_after_a_claim(Path(described["run_directory"])):
@@ -115,8 +125,7 @@ async def test_a_first_shim_that_cannot_take_the_right_writes_an_end_only_where_
     finally:
         client.close()
     assert record(Path(described["directory"], durable.EXIT))["unfit"] is True
-    Path(described["run_directory"]).unlink()
-    Path(described["run_directory"]).mkdir()
+    replace_by_directory(described["run_directory"])
     with pytest.raises(FileExistsError):  # one that is asked after an agent's restart
         durable.take_right(described["run_directory"], described["directory"], b"1\n9 3 4.0 5.0\n")
 
@@ -124,7 +133,7 @@ async def test_a_first_shim_that_cannot_take_the_right_writes_an_end_only_where_
 async def test_a_first_shim_that_cannot_take_the_right_writes_no_end_over_the_work_of_a_second_one(tmp_path: Path) -> None:
     described, client = launch(tmp_path, alone=True), RunnerClient()
     replace_by_file(described["run_directory"])
-    Path(described["directory"], durable.CLAIM).write_bytes(b"1\n9 3 4.0 5.0\n")
+    write_claim(described["directory"])
     try:
         async with asyncio.timeout(20):
             assert (await client.request({"op": "start", "launch": described}))["unfit"] is True

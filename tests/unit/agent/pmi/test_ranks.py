@@ -197,6 +197,17 @@ def test_a_rank_that_never_reads_is_not_read_either_and_the_poll_rests() -> None
         assert got == asked
 
 
+def test_a_server_that_is_paused_reads_nothing_and_goes_on_later() -> None:
+    with node([[0], [1]]) as keeper:
+        keeper.ask(0, INIT)
+        keeper.server.pause(paused=True)
+        assert keeper.ask(0, b"cmd=barrier_in\n") == b""
+        assert keeper.server.outgoing() == []
+        keeper.server.pause(paused=False)
+        keeper.turn()
+        assert len(keeper.server.outgoing()) == 1
+
+
 def test_garbage_ends_the_launch_or_only_its_rank() -> None:
     with node([[0, 1]]) as keeper:
         keeper.ask(0, b"GET / HTTP/1.1\r\n\r\n")

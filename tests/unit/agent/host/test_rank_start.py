@@ -1,0 +1,67 @@
+"""Ranks at the gate, as real processes of this one: what holds one up ends the launch, and what they have is released."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice_agent.standalone.rank_start import LaunchDescription, RankFailure, RankStart
+
+
+@contextmanager
+def at_the_gate(place: Path, **changes: Any) -> Iterator[RankStart]:
+    """Two ranks of this user that stand at the gate, unless changed."""
+    fields: dict[str, Any] = {
+        "number": 1, "argv": ["/bin/sleep", "300"], "environment": {"PATH": "/usr/bin:/bin"}, "ranks": [{"rank": 0}, {"rank": 1}],
+        "keep_procs": "", "directory": str(place), "run_directory": str(place), "boot": "boot-1", "workdir": str(place),
+        "open_files": 1024, "work_procs": [], "work_kill": "", "go": False,
+    }  # fmt: skip
+    start = RankStart(LaunchDescription(**fields | changes), lambda _rank: -1, lambda _rank, _fd: {})
+    try:
+        start.prepare()
+        start.await_users()
+        start.await_ready()
+        yield start
+    finally:
+        for rank in start.ranks:
+            with suppress(OSError):
+                os.kill(rank.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(rank.pid, 0)
+        for ends in start.ends.values():
+            for fd in (ends.kept_out, ends.kept_err):
+                os.close(fd)
+
+
+def test_ranks_that_do_not_execute_in_time_fail_the_launch(tmp_path: Path) -> None:
+    with at_the_gate(tmp_path) as start:
+        os.kill(start.ranks[1].pid, signal.SIGSTOP)
+        start.open_gate()
+        assert time.monotonic() + 50 < start.exec_until < time.monotonic() + 60
+        time.sleep(0.3)
+        assert not start.have_executed()
+        start.exec_until = time.monotonic()
+        with pytest.raises(RankFailure, match="not all of its ranks can execute their programs: a file does not answer for 55 s"):
+            start.have_executed()
+
+
+def test_ranks_have_their_words_and_variables_and_the_keeper_does_not(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "argv": ["/bin/sh", "-c", 'printf "%s %s" "$COMMON" "$OWN"'], "environment": {"PATH": "/bin", "COMMON": "c" * 9},
+        "ranks": [{"rank": 0, "environment": {"OWN": "o"}}, {"rank": 1, "argv": ["/bin/echo", "other"]}],
+    }  # fmt: skip
+    with at_the_gate(tmp_path, **changes) as start:
+        start.release()
+        kept = [start.launch.environment, start.launch.argv, start.launch.ranks, *(rank.asked.environment for rank in start.ranks)]
+        assert not any(kept)
+        start.go()
+        for rank in start.ranks:
+            os.waitpid(rank.pid, 0)
+        assert [os.read(start.ends[local].kept_out, 100) for local in (0, 1)] == [b"ccccccccc o", b"other\n"]
