@@ -74,14 +74,16 @@ class RunnerClient:
     async def request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sends a request to the runner, starts one where none runs, and returns its answer.
 
-        Raises UnknownOutcome when the runner ended before it answered.
+        Raises UnknownOutcome when the runner ended before it answered. A request above 64 MiB is not sent: its answer is a failure.
         """
         self.open()
         self._last += 1
         number = self._last
+        body = json.dumps({"id": number} | request).encode()
+        if len(body) > runner.MAX_FRAME:
+            return {"failure": runner.too_long(len(body))}
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._waiting[number] = answer
-        body = json.dumps({"id": number} | request).encode()
         try:
             await whole(self._send(body, answer))
         except OSError as error:

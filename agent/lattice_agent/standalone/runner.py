@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 64 << 20
+ID_BYTES = 32
+"""Bytes of a request that hold its id, which stands first."""
 
 
 def load_shim() -> ModuleType:
@@ -44,6 +46,8 @@ class Runner:
         """Speaks with the agent through the descriptor `socket`."""
         self._socket, self._shim = socket, shim
         self._buffer = bytearray()
+        self._passed_over = 0
+        """Bytes of a request above the limit that are still to come."""
         self._said: dict[int, tuple[int, bytearray]] = {}
         self._poll = select.poll()
         self._poll.register(socket, select.POLLIN)
@@ -60,20 +64,37 @@ class Runner:
     def _receive(self) -> bool:
         """Reads from the agent, and begins each whole request; returns False once the agent has closed its end.
 
-        Raises ValueError for a request above 64 MiB.
+        A request above 64 MiB is answered with its failure, and passed over.
         """
         data = os.read(self._socket, 1 << 20)
         self._buffer += data
-        while len(self._buffer) >= LENGTH.size:
+        while self._cut() >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
             if length > MAX_FRAME:
-                raise ValueError(f"a request of {length} bytes is above the limit of {MAX_FRAME}")
+                if len(self._buffer) < LENGTH.size + ID_BYTES:
+                    break
+                self._refuse(length)
+                continue
             if len(self._buffer) < LENGTH.size + length:
                 break
             frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
             del self._buffer[: LENGTH.size + length]
             self._begin(json.loads(frame))
         return bool(data)
+
+    def _cut(self) -> int:
+        """Drops what has come of a request above the limit; returns the bytes that are kept."""
+        cut = min(self._passed_over, len(self._buffer))
+        del self._buffer[:cut]
+        self._passed_over -= cut
+        return len(self._buffer)
+
+    def _refuse(self, length: int) -> None:
+        """Answers a request of so many bytes, which has begun to come, with its failure."""
+        begin = bytes(self._buffer[LENGTH.size : LENGTH.size + ID_BYTES])
+        number = begin.partition(b'"id": ')[2].partition(b",")[0]
+        self._passed_over = LENGTH.size + length
+        self._answer(int(number) if number.isdigit() else 0, {"failure": too_long(length)})
 
     def _begin(self, request: dict[str, Any]) -> None:
         """Forks a child that carries out one request and sends its answer through a pipe."""
@@ -141,6 +162,12 @@ class Runner:
         rest = memoryview(LENGTH.pack(len(body)) + body)
         while rest:
             rest = rest[os.write(self._socket, rest) :]
+
+
+def too_long(length: int) -> str:
+    """Returns why a request of so many bytes is refused, as a sentence."""
+    found, limit = f"{length / (1 << 20):.1f} MiB", f"{MAX_FRAME >> 20} MiB"
+    return f"what is to start takes {found} to describe, the limit is {limit}: give fewer or shorter arguments, variables and programs"
 
 
 def run_hook(request: dict[str, Any]) -> dict[str, Any]:
