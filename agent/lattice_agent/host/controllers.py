@@ -100,9 +100,28 @@ class Controllers:
                     self._enable(controller, scope)
                     _write(scope / "work" / V2_FILES[controller], f"{limit} {PERIOD}" if controller == "cpu" else limit)
             except OSError as error:
-                if controller not in self.missing:
-                    event(log, "LimitNotSet", logging.WARNING, controller=controller, message=str(error))
-                self.missing.add(controller)
+                self._note_missing(controller, error)
+
+    def limit_memory(self, directory: Path, memory_bytes: int) -> None:
+        """Sets the memory limit of a cgroup that stands beside the work in a scope, made already, without swap; may be repeated.
+
+        Nothing where a v1 hierarchy has the controller: only the work joins cgroups there. A limit that the kernel refuses is logged.
+        """
+        if "memory" in self._v1:
+            return
+        try:
+            self._enable("memory", directory.parent)
+            _write(directory / V2_FILES["memory"], str(memory_bytes))
+        except OSError as error:
+            self._note_missing("memory", error)
+        with suppress(OSError):  # the kernel counts no swap
+            _write(directory / "memory.swap.max", "0")
+
+    def _note_missing(self, controller: str, error: OSError) -> None:
+        """Notes that the kernel has refused a limit of this controller, which is logged once."""
+        if controller not in self.missing:
+            event(log, "LimitNotSet", logging.WARNING, controller=controller, message=str(error))
+        self.missing.add(controller)
 
     def unserved(self) -> list[str]:
         """Returns the controllers whose limits do not hold here: the kernel has refused one, or offers none in either tree."""

@@ -14,6 +14,8 @@ from lattice_agent.host.scopes import CgroupScopes, kill_cgroup
 KEEP, WORK, RANKS = "keep", "work", "launch-"
 MOST_LAUNCHES = 4096
 """Of one attempt on one node at a time: each has a keeper, a process of root's that no limit of the work counts."""
+KEEPERS_SHARE, LEAST_KEEPERS_BYTES = 8, 1 << 30
+"""All keepers of an attempt together may have an eighth of the node's memory, one GiB at least: a keeper takes 4 MiB and what it keeps."""
 MOST_ASKED = 4
 """Of so many other keepers a new one asks for the work's mount namespace, where there is no shim."""
 
@@ -52,6 +54,7 @@ class LaunchCgroups:
             raise Rejected(f"{len(others)} launches of it run on this node, which keeps {MOST_LAUNCHES} at a time: wait for some of them")
         for path in (keepers, keepers / str(number), scope / WORK / f"{RANKS}{number}"):
             path.mkdir(exist_ok=True)
+        self._scopes.controllers.limit_memory(keepers, keepers_bytes(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
         ranks = scope / WORK / f"{RANKS}{number}"
         *beside, _ = self._scopes.entrances(key).work_procs
         return LaunchEntrances(
@@ -76,3 +79,8 @@ class LaunchCgroups:
                 path.rmdir()
             left = left or path.exists()
         return not left
+
+
+def keepers_bytes(memory_bytes: int) -> int:
+    """Returns the memory that all keepers of one attempt may have together, on a node of so much memory (both in bytes)."""
+    return max(LEAST_KEEPERS_BYTES, memory_bytes // KEEPERS_SHARE)

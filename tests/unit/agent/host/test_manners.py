@@ -17,6 +17,7 @@ import pytest
 
 from lattice_agent.attempts import Key
 from lattice_agent.host.controllers import Controllers, Reserves, WorkLimits, find_controllers
+from lattice_agent.host.launch_cgroups import LaunchCgroups, keepers_bytes
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, task_start
@@ -188,6 +189,21 @@ def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_pa
     assert all((directory / "cgroup.subtree_control").read_text() == "+cpuset" for directory in chain)  # "+cpu" over it
     assert controllers.procs(scope) == []
     assert controllers.remove_beside(scope)
+
+
+def test_the_keepers_of_launches_have_a_limit_of_their_own_without_swap(tmp_path: Path) -> None:
+    scopes = CgroupScopes(tmp_path / "n1", "pure", Controllers(tmp_path, {}))
+    keep = scopes.directory(KEY) / "keep"
+    keep.mkdir(parents=True)
+    for directory in (tmp_path, tmp_path / "n1", keep.parent):
+        (directory / "cgroup.subtree_control").touch()
+    for made in (keep / "memory.max", keep / "memory.swap.max", keep.parent / "work"):
+        made.mkdir() if made.name == "work" else made.touch()
+    LaunchCgroups(scopes).make_launch(KEY, 1)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert [(keep / name).read_text() for name in ("memory.max", "memory.swap.max")] == [str(keepers_bytes(total)), "0"]
+    assert (keep.parent / "cgroup.subtree_control").read_text() == "+memory"
+    assert (keepers_bytes(2 << 30), keepers_bytes(512 << 30)) == (1 << 30, 64 << 30)
 
 
 def test_v1_hierarchies_are_found_by_their_controllers() -> None:
