@@ -11,6 +11,8 @@ from lattice.errors import Rejected
 from lattice.units import parse_ranges
 
 _SYSTEM = Path("/sys/devices/system")
+MOST_NUMBER = 1 << 16
+"""Processors and GPUs that another node may name, and their numbers: masks have as many bits."""
 
 
 def read_cores(reserved: frozenset[int], system: Path = _SYSTEM) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -55,7 +57,18 @@ def describe_cores(reserved: frozenset[int], gpus: int) -> dict[str, Any]:
 def read_description(body: Mapping[str, Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """Returns cores, NUMA nodes and GPUs of another node's description; raises ValueError for one of another form."""
     try:
-        cores, domains = (tuple(tuple(int(cpu) for cpu in row) for row in body[name]) for name in ("cores", "domains"))
-        return cores, domains, tuple(int(gpu) for gpu in body["gpus"])
+        cores, domains = (tuple(tuple(_number(cpu) for cpu in row) for row in body[name]) for name in ("cores", "domains"))
+        gpus = tuple(_number(gpu) for gpu in body["gpus"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the node is not described: {error}") from error
+    for named in ([cpu for core in cores for cpu in core], [cpu for domain in domains for cpu in domain], gpus):
+        if len(set(named)) != len(named):
+            raise ValueError("the node is not described: it names a processor or GPU twice")
+    return cores, domains, gpus
+
+
+def _number(value: object) -> int:
+    """Returns the number of a processor or GPU; raises TypeError for another value, and for a number that none has."""
+    if type(value) is not int or not 0 <= value < MOST_NUMBER:
+        raise TypeError(f"a processor or GPU has a number from 0 to {MOST_NUMBER - 1}")
+    return value
