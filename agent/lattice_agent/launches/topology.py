@@ -61,9 +61,8 @@ def read_description(body: Mapping[str, Any]) -> tuple[tuple[tuple[int, ...], ..
         gpus = tuple(_number(gpu) for gpu in body["gpus"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the node is not described: {error}") from error
-    for named in ([cpu for core in cores for cpu in core], [cpu for domain in domains for cpu in domain], gpus):
-        if len(set(named)) != len(named):
-            raise ValueError("the node is not described: it names a processor or GPU twice")
+    if max(sum(map(len, cores)), sum(map(len, domains)), len(gpus)) > MOST_NUMBER:
+        raise ValueError(f"the node is not described: it names more than {MOST_NUMBER} processors or GPUs")
     return cores, domains, gpus
 
 

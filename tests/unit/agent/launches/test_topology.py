@@ -25,10 +25,10 @@ def test_what_a_node_says_is_read() -> None:
         {"cores": [["1"]]},
         {"cores": 5},
         {"gpus": [True]},
-        {"cores": [[0] * 99]},
+        {"cores": [[0] * 70_000]},
         {"domains": None},
     ],
-    ids=str,
+    ids=lambda lie: str(lie)[:24],
 )
 def test_numbers_that_no_processor_has_are_refused(lie: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the node is not described"):
