@@ -32,18 +32,22 @@ class _CloneArguments(ctypes.Structure):
     )  # fmt: skip
 
 
+class CgroupFull(OSError):
+    """Raised where a cgroup may have no more processes or memory, for which its work is to blame and not the node."""
+
+
 def fork_into(procs: str) -> tuple[int, bool]:
     """Forks this process, which must have one thread; returns the child's pid (0 in the child), and whether the child is in the cgroup.
 
     `procs` is the path of the cgroup's `cgroup.procs`; empty, or where the kernel cannot, the child stays in its parent's cgroup. Raises
-    OSError where the cgroup may have no more processes, or no more memory: who is moved there later is not refused.
+    CgroupFull where the cgroup may have no more processes, or no more memory: who is moved there later is not refused.
     """
     if procs:
         try:
             return _clone_into(os.path.dirname(procs)), True
         except OSError as error:
             if error.errno in FULL:
-                raise OSError(
+                raise CgroupFull(
                     error.errno, f"{os.strerror(error.errno)}: the allocation has no process or memory left: start fewer"
                 ) from error
     return os.fork(), False

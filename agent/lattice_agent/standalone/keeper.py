@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from lattice_agent.standalone import cgroup_signals, durable, frames, keeper_link, leftovers, meters, task_start
+from lattice_agent.standalone import cgroup_signals, durable, forks, frames, keeper_link, leftovers, meters, task_start
 from lattice_agent.standalone.frames import Frame, Output, RankEnded
 from lattice_agent.standalone.keeper_link import AgentLink, KeptFrames
 from lattice_agent.standalone.rank_start import LaunchDescription, Rank, RankFailure, RankStart
@@ -532,7 +532,7 @@ def _begin(keeper: Keeper) -> dict[str, Any]:
         keeper.start_ranks()
     except RankFailure as failure:
         return {"failure": str(failure)} | ({} if failure.rank is None else {"rank": failure.rank})
-    except StartFailure as failure:
+    except (StartFailure, forks.CgroupFull) as failure:
         return {"failure": str(failure)}
     except OSError as error:
         return {"failure": str(error), "unfit": True}

@@ -407,7 +407,7 @@ def _start(shim: Shim) -> tuple[str, bool]:
         with leftovers.locked(fcntl.LOCK_SH):
             shim.start()
     except (StartFailure, OSError) as error:
-        return str(error), not isinstance(error, StartFailure)
+        return str(error), not isinstance(error, (StartFailure, forks.CgroupFull))
     except Exception as error:
         return f"it cannot be started: {type(error).__name__}: {error}", isinstance(error, MemoryError)
     return "", False

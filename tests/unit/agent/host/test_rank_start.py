@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,17 +17,23 @@ from typing import Any
 import pytest
 
 from lattice_agent.standalone.rank_start import LaunchDescription, RankFailure, RankStart
+from tests.unit.agent.host.test_scopes import REFUSE_CLONE3
+from tests.unit.agent.host.test_shim import launch
+
+
+def described(place: Path) -> dict[str, Any]:
+    """Two ranks of this user that wait at the gate."""
+    return {
+        "number": 1, "argv": ["/bin/sleep", "300"], "environment": {"PATH": "/usr/bin:/bin"}, "ranks": [{"rank": 0}, {"rank": 1}],
+        "keep_procs": "", "directory": str(place), "run_directory": str(place), "boot": "boot-1", "workdir": str(place),
+        "open_files": 1024, "work_procs": [], "work_kill": "", "go": False,
+    }  # fmt: skip
 
 
 @contextmanager
 def at_the_gate(place: Path, **changes: Any) -> Iterator[RankStart]:
     """Two ranks of this user that stand at the gate, unless changed."""
-    fields: dict[str, Any] = {
-        "number": 1, "argv": ["/bin/sleep", "300"], "environment": {"PATH": "/usr/bin:/bin"}, "ranks": [{"rank": 0}, {"rank": 1}],
-        "keep_procs": "", "directory": str(place), "run_directory": str(place), "boot": "boot-1", "workdir": str(place),
-        "open_files": 1024, "work_procs": [], "work_kill": "", "go": False,
-    }  # fmt: skip
-    start = RankStart(LaunchDescription(**fields | changes), lambda _rank: -1, lambda _rank, _fd: {})
+    start = RankStart(LaunchDescription(**described(place) | changes), lambda _rank: -1, lambda _rank, _fd: {})
     try:
         start.prepare()
         start.await_users()
@@ -50,6 +60,27 @@ def test_ranks_that_do_not_execute_in_time_fail_the_launch(tmp_path: Path) -> No
         start.exec_until = time.monotonic()
         with pytest.raises(RankFailure, match="not all of its ranks can execute their programs: a file does not answer for 55 s"):
             start.have_executed()
+
+
+START = """
+import json
+from lattice_agent.standalone import keeper, rank_start, shim
+fields = json.loads(sys.argv[3])
+if "ranks" in fields:
+    answer = keeper._begin(keeper.Keeper(rank_start.LaunchDescription(**fields)))
+    print(answer["failure"], answer.get("unfit", False))
+else:
+    print(*shim._start(shim.Shim(shim.Launch(**fields), shim.StopWatch(0.0, 0.0))))
+"""
+
+
+@pytest.mark.parametrize("of", ["keeper", "shim"])
+def test_a_cgroup_at_its_limit_is_no_fault_of_the_node(tmp_path: Path, of: str) -> None:
+    place = {"work_procs": [str(tmp_path / "cgroup.procs")], "directory": str(tmp_path), "run_directory": str(tmp_path)}
+    fields = described(tmp_path) if of == "keeper" else launch(tmp_path)
+    command = [sys.executable, "-c", REFUSE_CLONE3 + START, "", str(errno.EAGAIN), json.dumps(fields | place)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert said.stdout.endswith("the allocation has no process or memory left: start fewer False\n"), said
 
 
 def test_ranks_have_their_words_and_variables_and_the_keeper_does_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from lattice_agent.attempts import Key
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.standalone import frames
+from lattice_agent.standalone.keeper_link import UNHEARD_EXCHANGE_BYTES
+from lattice_agent.standalone.pmi.exchange import FENCE, NodeExchange
 from lattice_agent.standalone.pmi.hub import Hub
 from tests.mpi import programs
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch
@@ -171,3 +174,49 @@ async def test_a_rank_that_ends_without_a_word_breaks_a_fence_that_others_wait_i
         assert hub.failure is not None
         assert hub.failure.sentence == "node n0 waits in a PMI fence for rank 1 on n1, which ended with exit code 0 without PMI"
         assert listeners[0].ended == {0: (137, 9)}
+
+
+FENCES = r"""
+import os, socket
+way = socket.socket(fileno=int(os.environ["PMI_FD"]))
+told = way.makefile("rb")
+def ask(line):
+    way.sendall(line + b"\n")
+    return told.readline()
+ask(b"cmd=init pmi_version=1 pmi_subversion=1")
+for _ in range(12):
+    for key in range(128):
+        ask(b"cmd=put kvsname=k key=%d value=%s" % (key, b"v" * 16000))
+    ask(b"cmd=barrier_in")
+ask(b"cmd=finalize")
+"""
+"""A rank that gives the others 2 MiB in each of twelve fences."""
+
+
+async def test_a_rank_exchanges_no_more_while_nothing_of_it_is_acknowledged() -> None:
+    nodes = [[0], [1]]
+    hub, other = Hub(nodes, NAMES), NodeExchange(nodes, 1, "n1")
+    async with attempt() as (host, _):
+        await keepers_of(host).start(KEY, asked("lattice-fences-1-0", ("/usr/bin/python3", "-c", FENCES), nodes, 0))
+        listener = await Listener.connect(host, KEY, hearing=False)
+
+        async def exchange(seconds: float) -> int:
+            """Meets the rank in its fences for a while; returns how many bytes it has given."""
+            given, end = 0, time.monotonic() + seconds
+            while time.monotonic() < end and not listener.done:
+                await asyncio.to_thread(listener.listen, 0.05, until="exchanged")
+                other.join_round(FENCE, 1)
+                replies = [reply for payload in other.outgoing for reply in hub.receive(1, payload)]
+                replies += [reply for payload in listener.exchanged for reply in hub.receive(0, payload)]
+                given += sum(map(len, listener.exchanged))
+                other.outgoing, other.answers, listener.exchanged = [], [], []
+                for to, reply in replies:
+                    other.receive(reply) if to else listener.send(frames.EXCHANGED, reply)
+            return given
+
+        held = await exchange(4.0)
+        assert UNHEARD_EXCHANGE_BYTES <= held < UNHEARD_EXCHANGE_BYTES + (3 << 20)
+        listener.hearing = True
+        listener.had(listener.numbers[-1])
+        assert held + await exchange(20.0) > 12 * 128 * 16000
+        assert listener.ended == {0: (0, 0)}
