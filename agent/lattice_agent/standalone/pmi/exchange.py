@@ -28,6 +28,9 @@ PAIR_BYTES = 128
 PART_BYTES = 1 << 20
 """The size of one message's pairs; more are sent in several."""
 FENCE, RING = "fence", "ring"
+_SHORT = {code: code + 256 for code in range(32)}
+"""Control characters as others, since JSON has six bytes for most of them."""
+_LONG = {short: code for code, short in _SHORT.items()}
 
 Payload = bytes
 Ring = tuple[int, bytes, bytes]
@@ -355,10 +358,10 @@ def _name_request(request: int, verb: str, name: bytes, port: bytes, low: int) -
 
 
 def _text(data: bytes) -> str:
-    """Returns bytes as JSON carries them, each as one character."""
-    return data.decode("latin-1")
+    """Returns bytes as JSON carries them, each as one character, of two bytes at most."""
+    return data.decode("latin-1").translate(_SHORT)
 
 
 def _bytes(text: str) -> bytes:
     """Returns the bytes that `_text` wrote; raises ValueError."""
-    return text.encode("latin-1")
+    return text.translate(_LONG).encode("latin-1")

@@ -252,6 +252,18 @@ def test_pairs_above_the_limit_of_the_launch_end_it() -> None:
     assert hub.failure.reason == "StoreFull"
 
 
+def test_a_pair_of_any_bytes_takes_at_most_twice_its_bytes_on_the_way() -> None:
+    nodes, value = [[0], [1]], bytes(range(256)) * 32
+    hub, both = Hub(nodes, ["n0", "n1"]), [NodeExchange(nodes, index, f"n{index}") for index in (0, 1)]
+    assert both[0].put(bytes(200), bytes(8192)) == both[0].put(b"all", value) == ""
+    for rank in (0, 1):
+        assert both[rank].join_round(FENCE, rank)
+    assert sum(map(len, both[0].outgoing)) < 2 * (200 + 8192 + 3 + len(value)) + 200
+    for to, reply in [one for index in (0, 1) for payload in both[index].outgoing for one in hub.receive(index, payload)]:
+        both[to].receive(reply)
+    assert (both[1].get(bytes(200)), both[1].get(b"all")) == (bytes(8192), value)
+
+
 def test_a_key_that_is_put_again_counts_once() -> None:
     node, hub = NodeExchange([[0]], 0, "n0"), Hub([[0]], ["n0"])
     for number in range(100):
