@@ -206,9 +206,10 @@ async def test_a_client_sends_few_frames_before_its_launch_begins() -> None:
 async def test_contents_that_wait_when_the_file_was_read_end_the_conversation(client: SocketClient) -> None:
     client.side.limit(client_side.CONTENT_BYTES)
     serving = asyncio.ensure_future(client.side.run([]))
-    for _ in range(3):
+    for _ in range(2):
         await client.send(frames.CONTENT, b"\0" + b"a" * (1 << 20))
     assert (await client.side.next_frame()) is not None
+    await until(lambda: client.side._heard.qsize() == 1)
     client.side.limit(client_side.ANSWER_BYTES)
     async with asyncio.timeout(5):
         await serving
