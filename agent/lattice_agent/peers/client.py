@@ -24,7 +24,7 @@ from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice.units import dial_target
 from lattice_agent.peers import wire
 from lattice_agent.peers.interface import LaunchOrder, MemberSide
-from lattice_agent.peers.launch_streams import LaunchCall, MessageStream
+from lattice_agent.peers.launch_streams import LaunchCall, MessageStream, away
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 1000),
     ("grpc.min_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.client_idle_timeout_ms", 60_000),
@@ -57,6 +58,13 @@ class _Connection:
     channel: aio.Channel
     stamp: object
     streams: int = 0
+
+
+def _has_failed(error: aio.AioRpcError | Retry) -> bool:
+    """Tells whether a stream's error may be its channel's; MessageStream raises Retry with that of gRPC as its cause."""
+    if isinstance(error, aio.AioRpcError):
+        return error.code() is not NOT_HERE
+    return isinstance(error.__cause__, aio.AioRpcError) and error.__cause__.code() is grpc.StatusCode.UNAVAILABLE
 
 
 class GrpcPeers:
@@ -116,8 +124,8 @@ class GrpcPeers:
         connection.streams += 1
         try:
             yield connection.channel
-        except aio.AioRpcError as error:
-            if error.code() is not NOT_HERE and self._connections.get(at) is connection:
+        except (aio.AioRpcError, Retry) as error:
+            if _has_failed(error) and self._connections.get(at) is connection:
                 del self._connections[at]
             raise
         finally:
@@ -148,7 +156,7 @@ class GrpcPeers:
                 finally:
                     call.cancel()
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise Retry(f"the agent of node {node} does not answer at {address}: {error}", reason="NodeAway") from error
+            raise away(f"the agent of node {node} does not answer at {address}", error) from error
         except Rejected as error:
             raise Retry(error.message, reason="NodeAway") from error
 

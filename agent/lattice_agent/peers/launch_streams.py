@@ -10,11 +10,19 @@ import grpc.aio as aio
 from lattice.errors import Retry
 from lattice.rpc.v1 import agent_pb2 as pb
 
+AWAY, UNSERVED = "NodeAway", "LaunchesNotServed"
+"""Reasons of a call that fails: the other agent may serve it later; it is of a release without launches."""
 LARGEST = 1 << 20
 """Most bytes of one message: gRPC takes 4 MiB."""
 
 LaunchContext = aio.ServicerContext[pb.LaunchMessage, pb.LaunchMessage]
 LaunchCall = aio.StreamStreamCall[pb.LaunchMessage, pb.LaunchMessage]
+
+
+def away(what: str, error: Exception) -> Retry:
+    """Returns the error for a call about a launch that has failed."""
+    unserved = isinstance(error, aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED
+    return Retry(f"{what}: {error}", reason=UNSERVED if unserved else AWAY)
 
 
 class MessageStream:
@@ -30,12 +38,12 @@ class MessageStream:
             for at in range(0, len(data), LARGEST):
                 await self._ends.write(pb.LaunchMessage(frames=data[at : at + LARGEST]))
         except (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError) as error:
-            raise Retry(f"the other agent is away: {error}", reason="NodeAway") from error
+            raise away("the other agent is away", error) from error
 
     async def read_bytes(self) -> bytes:
         """Returns the next bytes of the other agent; empty: it sends nothing more. Raises Retry where the call fails."""
         try:
             message = await self._ends.read()
         except (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError) as error:
-            raise Retry(f"the other agent is away: {error}", reason="NodeAway") from error
+            raise away("the other agent is away", error) from error
         return message.frames if isinstance(message, pb.LaunchMessage) else b""
