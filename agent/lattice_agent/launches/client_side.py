@@ -88,7 +88,7 @@ class ClientSide:
         self._leave()
 
     async def _read(self, first: list[Frame]) -> None:
-        """Queues the client's frames until it closes its end, or sends what is no frame."""
+        """Queues the client's frames until it closes its end, its process has ended, or it sends what is no frame."""
         found = first
         while True:
             self._heard_bytes += sum(len(frame.payload) for frame in found if frame.kind != frames.HANGUP)
@@ -97,8 +97,8 @@ class ClientSide:
             for frame in found:
                 if frame.kind == frames.HANGUP:
                     self.hung_up = True
-                else:
-                    await self._heard.put(frame)
+                    return
+                await self._heard.put(frame)
             try:
                 data = await self._stream.read_bytes()
                 found = self._decoder.feed(data)

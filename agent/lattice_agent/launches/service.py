@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRAMS: Final = socket_server.PROGRAMS
+EXIT_SECONDS: Final = 0.2
+"""How much later than its socket's end a process is seen to have ended, at most."""
+HANGUP_SECONDS: Final = 5.0
+"""How long a head may take to hear that a client's process has ended."""
 LAUNCHES: Final = "launch"
 """The directory of the socket and of `srun`, in the agent's state directory."""
 AWAY_SECONDS: Final = 60.0
@@ -225,14 +229,7 @@ class LaunchService:
             address = await self._attempts.address(work.head)
             async with self._peers.open_launch(work.head, address, LaunchOrder(work.key), forward=True) as peer:
                 await peer.write_bytes(first + decoder.rest())
-                async with asyncio.TaskGroup() as group:
-                    both = {group.create_task(_carry(stream, peer)), group.create_task(_carry(peer, stream))}
-                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                    for task in both:
-                        task.cancel()
-                if caller.has_ended(pidfd):
-                    with suppress(Retry):
-                        await peer.write_bytes(frames.encode(frames.HANGUP))
+                await carry_both(stream, peer, partial(caller.has_ended, pidfd), self._clock)
         except (Retry, NotFound) as error:
             self._log_away(work, error.message)
 
@@ -298,6 +295,24 @@ class LaunchService:
             return await self._attempts.find_attempt(key)
         except Rejected:
             return None
+
+
+async def carry_both(client: ByteStream, head: ByteStream, ended: Callable[[], bool], clock: Clock) -> None:
+    """Carries bytes both ways until either side ends; tells the head where the client's process has `ended`, and waits until it has heard."""
+    async with asyncio.TaskGroup() as group:
+        up, down = group.create_task(_carry(client, head)), group.create_task(_carry(head, client))
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done() and not down.done() and not ended():
+            await clock.sleep(EXIT_SECONDS)
+        if up.done() and ended():
+            with suppress(Retry, TimeoutError):
+                async with asyncio.timeout(HANGUP_SECONDS):
+                    await head.write_bytes(frames.encode(frames.HANGUP))
+                    await asyncio.wait({down})
+                    while await head.read_bytes():
+                        pass  # the head ends the call once it has heard; a call that is cancelled before loses what was written
+        up.cancel()
+        down.cancel()
 
 
 async def _carry(source: ByteStream, target: ByteStream) -> None:
