@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError, Rejected
+from lattice.errors import LatticeError, Rejected, Retry
 from lattice_agent.attempts import NodeWork
 from lattice_agent.launches import client_side, description, links, topology
 from lattice_agent.launches.client_side import ClientSide
@@ -23,7 +23,7 @@ from lattice_agent.launches.interface import AttemptSource, KeeperHost
 from lattice_agent.launches.launch_run import EndRules, LaunchRun
 from lattice_agent.launches.links import NodeLink, OwnLink, PeerLink
 from lattice_agent.launches.record import BEGUN, OVER, LaunchRecord, NodePlaces, RecordStore
-from lattice_agent.peers.interface import LaunchPeers
+from lattice_agent.peers.interface import UNSERVED, LaunchPeers
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import LaunchRequest
 
@@ -50,6 +50,11 @@ DESCRIBE_SECONDS, OPEN_SECONDS = 10.0, 60.0
 """How long a node may take to describe itself, and a client to open files."""
 READ_PROGRAMS = 8
 """Files of programs that clients of one attempt read at a time."""
+AWAY_SECONDS = 60.0
+"""How long a launch waits for a node that does not say what the attempt has there: its agent may be started again, or just be told."""
+SAY_SECONDS = 3.0
+"""After this time its client is told that it waits."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 RUN_AGAIN_SECONDS = 1.0
 """The pause before a launch whose run has failed is run again."""
 
@@ -191,7 +196,7 @@ class AttemptLaunches:
 
     async def _starts(self, client: ClientSide, plan: LaunchPlan, layout: LaunchLayout, record: LaunchRecord) -> list[Mapping[str, Any]]:
         """Has the client open its files, and returns what each node is to start."""
-        nodes = await self._node_cpus()
+        nodes = await self._node_cpus(client)
         streams = description.plan_streams(self.work, plan, layout, record.number)
         try:
             async with asyncio.timeout(OPEN_SECONDS) as patience:
@@ -226,7 +231,7 @@ class AttemptLaunches:
         """
         from lattice.launches.layout import CpusInUse
 
-        nodes = await self._node_cpus()
+        nodes = await self._node_cpus(client)
         if options.overlap:
             layout = self._lay_out(client, options, nodes)
             assert not isinstance(layout, CpusInUse)  # noqa: S101 - it shares what it finds
@@ -289,11 +294,11 @@ class AttemptLaunches:
                 found.setdefault(places.name, set()).update(held(places))
         return {name: frozenset(numbers) for name, numbers in found.items()}
 
-    async def _node_cpus(self) -> list[NodeCpus]:
+    async def _node_cpus(self, client: ClientSide) -> list[NodeCpus]:
         """Returns what the attempt has on each of its nodes, asked once; raises Rejected for a node that does not say it."""
         missing = [node for node in self.work.nodes if node not in self._cpus]
         async with asyncio.TaskGroup() as group:
-            asked = {node: group.create_task(self._described(node)) for node in missing}
+            asked = {node: group.create_task(self._described(client, node)) for node in missing}
         for node, task in asked.items():
             found = task.result()
             if isinstance(found, str):
@@ -301,20 +306,32 @@ class AttemptLaunches:
             self._cpus[node] = found
         return [self._cpus[node] for node in self.work.nodes]
 
-    async def _described(self, node: str) -> NodeCpus | str:
-        """Asks a node for its CPUs; returns a sentence where it refuses or does not answer."""
+    async def _described(self, client: ClientSide, node: str) -> NodeCpus | str:
+        """Asks a node for its CPUs, again while it is away; returns a sentence where it refuses or does not answer for a minute."""
         from lattice.launches.binding import NodeCpus
 
-        try:
-            if node == self._tools.node:
-                body: Mapping[str, Any] = topology.describe_cores(self._tools.reserved_cpus, self._tools.gpus)
-            else:
-                address = await self._tools.attempts.address(node)
-                body = await links.describe_node(self._tools.peers, address, node, self.key, within=DESCRIBE_SECONDS)
-            cores, domains, gpus = topology.read_description(body)
-        except (LatticeError, ValueError, IndexError) as error:
-            return f"node {node} cannot take part in a launch: {error}"
-        return NodeCpus(node, cores, domains, gpus)
+        clock, said, pause = self._tools.clock, False, FIRST_PAUSE
+        begun = clock.monotonic()
+        while True:
+            try:
+                return NodeCpus(node, *topology.read_description(await self._description(node)))
+            except (LatticeError, ValueError, IndexError) as error:
+                why, waited = f"node {node} cannot take part in a launch: {error}", clock.monotonic() - begun
+                gone = waited >= AWAY_SECONDS or self._tools.attempts.is_over(self.key)
+                if gone or not isinstance(error, Retry) or error.reason == UNSERVED:
+                    return why
+            if not said and waited >= SAY_SECONDS:
+                said = True
+                client.say(f"srun: waiting: {why}")
+            await clock.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _description(self, node: str) -> Mapping[str, Any]:
+        """Returns what a node of the attempt says of itself; raises Retry where it is away, another LatticeError where it refuses."""
+        if node == self._tools.node:
+            return topology.describe_cores(self._tools.reserved_cpus, self._tools.gpus)
+        address = await self._tools.attempts.address(node)
+        return await links.describe_node(self._tools.peers, address, node, self.key, within=DESCRIBE_SECONDS)
 
     # runs
 

@@ -298,7 +298,7 @@ class LaunchService:
 
 
 async def carry_both(client: ByteStream, head: ByteStream, ended: Callable[[], bool], clock: Clock) -> None:
-    """Carries bytes both ways until either side ends; tells the head where the client's process has `ended`, and waits until it has heard."""
+    """Carries bytes both ways until either side ends; tells the head where the client's process has `ended`."""
     async with asyncio.TaskGroup() as group:
         up, down = group.create_task(_carry(client, head)), group.create_task(_carry(head, client))
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)

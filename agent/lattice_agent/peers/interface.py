@@ -175,6 +175,10 @@ class ImageShelf(Protocol):
         ...
 
 
+AWAY, UNSERVED = "NodeAway", "LaunchesNotServed"
+"""Reasons of a call about a launch that fails: the other agent may serve it later; it is of a release without launches."""
+
+
 class ByteStream(Protocol):
     """One side of a conversation that two agents carry as frames of launches; `MessageStream` is the implementation."""
 

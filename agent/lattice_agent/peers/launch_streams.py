@@ -9,9 +9,8 @@ import grpc.aio as aio
 
 from lattice.errors import Retry
 from lattice.rpc.v1 import agent_pb2 as pb
+from lattice_agent.peers.interface import AWAY, UNSERVED
 
-AWAY, UNSERVED = "NodeAway", "LaunchesNotServed"
-"""Reasons of a call that fails: the other agent may serve it later; it is of a release without launches."""
 LARGEST = 1 << 20
 """Most bytes of one message: gRPC takes 4 MiB."""
 

@@ -17,10 +17,10 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Denied, Retry
 from lattice_agent.attempts import Key
-from lattice_agent.launches import launch_run, links, topology
+from lattice_agent.launches import head, launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.record import RecordStore
-from lattice_agent.peers.interface import ByteStream, LaunchOrder
+from lattice_agent.peers.interface import UNSERVED, ByteStream, LaunchOrder
 from lattice_agent.standalone import frames
 from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, Pipe
 from tests.unit.agent.launches.test_head import Agent, finished, until, work
@@ -64,12 +64,13 @@ class MemoryPeers:
     def __init__(self) -> None:
         self.keepers: dict[str, FlawedKeepers] = {}
         self.away: set[str] = set()
+        self.reason = ""
         self.calls: list[tuple[Pipe, Pipe]] = []
 
     @asynccontextmanager
     async def open_launch(self, node: str, address: str, order: LaunchOrder, *, forward: bool = False) -> AsyncIterator[ByteStream]:
         if node in self.away:
-            raise Retry(f"node {node} is away")
+            raise Retry(f"node {node} is away", reason=self.reason)
         there, back = Pipe(), Pipe()
         self.calls.append((there, back))
         async with asyncio.TaskGroup() as group:
@@ -280,3 +281,29 @@ async def test_a_client_that_comes_back_to_a_launch_that_was_given_up_is_told_so
         await until(agent.head.is_idle)
         late = agent.call("sleep", "9", request=b"r" * 16)
         assert (await refused(late))[0] == 1
+
+
+async def test_a_launch_waits_for_a_node_whose_agent_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "SAY_SECONDS", 0.1)
+    site.with_nodes("n2").peers.away.add("n2")
+    async with site.agent() as agent:
+        client = agent.call("-N", "1", "-n", "1", "true")
+        await client.until(frames.SAY)
+        assert "waiting: node n2" in client.said
+        site.peers.away.clear()
+        await client.until(frames.ACCEPTED)
+        await until(lambda: 0 in site.keepers.keepers and site.keepers.keepers[0].connection is not None)
+        site.keepers.keepers[0].exit(0)
+        assert await finished(client) == 0
+
+
+async def test_a_launch_does_not_wait_for_a_node_that_serves_none_nor_for_longer_than_a_minute(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.with_nodes("n2").peers.away.add("n2")
+    async with site.agent() as agent:
+        site.peers.reason = UNSERVED
+        assert "n2 cannot take part" in (await refused(agent.call("true")))[1]
+        site.peers.reason = ""
+        monkeypatch.setattr(head, "AWAY_SECONDS", 0.3)
+        assert "n2 cannot take part" in (await refused(agent.call("true")))[1]
