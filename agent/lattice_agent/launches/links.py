@@ -175,11 +175,16 @@ async def _first_document(stream: ByteStream) -> Mapping[str, Any]:
 
 
 async def serve_keeper(
-    keepers: KeeperHost, order: LaunchOrder, stream: ByteStream, clock: Clock, refusal: Callable[[], Awaitable[str]]
+    keepers: KeeperHost,
+    order: LaunchOrder,
+    stream: ByteStream,
+    clock: Clock,
+    refusal: Callable[[], Awaitable[str]],
+    replaced: asyncio.Event,
 ) -> None:
     """Keeps a launch on this node for another node's agent, until all of it is removed or the call breaks; raises Retry for the latter.
 
-    `refusal` says why the attempt may start nothing here; empty: it may.
+    `refusal` says why the attempt may start nothing here; empty: it may. Once `replaced` is set, a newer call keeps the launch.
     """
     unsent, written, finished = bytearray(), asyncio.Event(), asyncio.Event()
 
@@ -208,8 +213,9 @@ async def serve_keeper(
         running = group.create_task(relay.run(json.loads(start) if start else None))
         hearing = group.create_task(_hear(stream, decoder, rest, relay))
         writing = group.create_task(_until_broken(write()))
-        await asyncio.wait({hearing, writing}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (running, hearing, writing):
+        replacing = group.create_task(replaced.wait())
+        await asyncio.wait({hearing, writing, replacing}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, hearing, writing, replacing):
             task.cancel()
     if not finished.is_set():
         raise Retry("the call has ended", reason="NodeAway")

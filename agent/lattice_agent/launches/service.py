@@ -126,6 +126,7 @@ class LaunchService:
         self._forwarded: Counter[Key] = Counter()
         self._hearing: dict[Key, asyncio.Semaphore] = {}
         self._away: dict[Key, float] = {}
+        self._kept: dict[tuple[Key, int], asyncio.Event] = {}
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self, found: list[Key]) -> None:
@@ -262,7 +263,15 @@ class LaunchService:
             """Returns why nothing may start here any more; empty: it may."""
             return f"the allocation does not run on node {self.node}" if self._attempts.is_over(order.key) else ""
 
-        await links.serve_keeper(self._keepers, order, stream, self._clock, refusal)
+        at, mine = (order.key, order.number), asyncio.Event()
+        if (older := self._kept.get(at)) is not None:
+            older.set()  # a keeper talks to one at a time; the head calls again only where its older call has broken
+        self._kept[at] = mine
+        try:
+            await links.serve_keeper(self._keepers, order, stream, self._clock, refusal, replaced=mine)
+        finally:
+            if self._kept.get(at) is mine:
+                del self._kept[at]
 
     async def hear_client(self, caller: str, order: LaunchOrder, stream: ByteStream) -> None:
         """Serves a client of `srun` that called the agent of the node `caller`; this node heads the attempt.

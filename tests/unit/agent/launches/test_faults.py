@@ -19,11 +19,14 @@ from lattice.errors import Denied, Retry
 from lattice_agent.attempts import Key
 from lattice_agent.launches import head, launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
+from lattice_agent.launches.interface import AttemptHere
+from lattice_agent.launches.member import KeeperRelay
 from lattice_agent.launches.record import RecordStore
+from lattice_agent.launches.service import LaunchService
 from lattice_agent.peers.interface import UNSERVED, ByteStream, LaunchOrder
 from lattice_agent.standalone import frames
 from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, Pipe
-from tests.unit.agent.launches.test_head import Agent, finished, until, work
+from tests.unit.agent.launches.test_head import KEY, Agent, finished, until, work
 
 
 class FlawedKeepers(FakeKeepers):
@@ -89,7 +92,7 @@ class MemoryPeers:
             return ""
 
         try:
-            await links.serve_keeper(self.keepers[node], order, stream, SystemClock(), refusal)
+            await links.serve_keeper(self.keepers[node], order, stream, SystemClock(), refusal, asyncio.Event())
         except Retry:
             await stream.write_bytes(b"")
 
@@ -307,3 +310,56 @@ async def test_a_launch_does_not_wait_for_a_node_that_serves_none_nor_for_longer
         site.peers.reason = ""
         monkeypatch.setattr(head, "AWAY_SECONDS", 0.3)
         assert "n2 cannot take part" in (await refused(agent.call("true")))[1]
+
+
+class CountingKeepers(FakeKeepers):
+    """Keepers of a node on which connections are counted."""
+
+    connections = 0
+
+    async def connect(self, key: Key, number: int) -> socket.socket:
+        self.connections += 1
+        return await super().connect(key, number)
+
+
+async def test_a_second_call_for_a_launch_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    keepers, attempts = CountingKeepers(), FakeAttempts()
+    attempts.here[KEY] = AttemptHere(work(node="n2", nodes=("n1", "n2")), 1)
+    service = LaunchService(
+        "n2", directory=tmp_path, srun=tmp_path, root="/", run_directory=lambda key: tmp_path, keepers=keepers, attempts=attempts,
+        peers=MemoryPeers(), clock=SystemClock(),
+    )  # fmt: skip
+    start = frames.encode(frames.LAUNCH, json.dumps({"number": 3, "ranks": [{"rank": 0}]}).encode())
+    calls = list[asyncio.Task[None]]()
+    for first in (start, frames.encode(frames.LAUNCH)):
+        there = Pipe()
+        there.data.put_nowait(first)
+        calls.append(asyncio.ensure_future(service.keep_launch("n1", LaunchOrder(KEY, 3), FakeStream(there, Pipe()))))
+        await until(lambda: keepers.connections >= len(calls))
+    await asyncio.sleep(0.3)
+    assert (keepers.connections, [call.done() for call in calls]) == (2, [True, False])
+    calls[1].cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    keepers.close()
+
+
+class DroppingKeepers(FakeKeepers):
+    """Keepers of a node that drop every connection."""
+
+    connections = 0
+
+    async def connect(self, key: Key, number: int) -> socket.socket:
+        self.connections += 1
+        ours, theirs = socket.socketpair()
+        ours.close()
+        theirs.setblocking(False)
+        return theirs
+
+
+async def test_an_agent_pauses_longer_and_longer_where_a_keeper_drops_its_connections() -> None:
+    keepers = DroppingKeepers()
+    running = asyncio.ensure_future(KeeperRelay(keepers, KEY, 3, lambda frame: None, SystemClock()).run(None))
+    await asyncio.sleep(0.5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert 2 <= keepers.connections < 10
