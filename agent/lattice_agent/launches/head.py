@@ -8,7 +8,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lattice.daemon.clock import Clock
@@ -73,6 +73,14 @@ class HeadTools:
     gpus: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class AskingClient:
+    """A client whose launch has not begun; `left` is set once it asks no more."""
+
+    client: ClientSide
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class AttemptLaunches:
     """The launches of one attempt."""
 
@@ -81,7 +89,7 @@ class AttemptLaunches:
         self._store, self._tools = store, tools
         self._runs: dict[str, LaunchRun] = {}
         self._ended: OrderedDict[str, tuple[int, str]] = OrderedDict()
-        self._asking: set[str] = set()
+        self._asking: dict[str, AskingClient] = {}
         self._next = 0
         self._last_kept = -1
         self._requested: Counter[str] = Counter()
@@ -106,6 +114,9 @@ class AttemptLaunches:
     async def serve(self, client: ClientSide, request: LaunchRequest) -> None:
         """Serves one client until it leaves: begins its launch, or takes up the one that it has begun before."""
         digits = request.request_id.hex()
+        while (older := self._asking.get(digits)) is not None:
+            older.client.drop()  # its process has come again: the way of its former call has broken
+            await older.left.wait()
         run = self._runs.get(digits)
         if run is None and digits in self._ended:
             code, why = self._ended[digits]
@@ -114,9 +125,8 @@ class AttemptLaunches:
         if run is None and request.step is not None:
             refuse(client, f"launch {self.work.number}.{request.step} is not known any more on node {self._tools.node}")
             return
-        if digits in self._asking or len(self._runs) + len(self._asking) >= MOST_LAUNCHES:
-            most = f"{MOST_LAUNCHES} launches of this allocation wait or run, which is the limit: wait for some of them"
-            refuse(client, "this request is being served" if digits in self._asking else most)
+        if run is None and len(self._runs) + len(self._asking) >= MOST_LAUNCHES:
+            refuse(client, f"{MOST_LAUNCHES} launches of this allocation wait or run, which is the limit: wait for some of them")
             return
         try:
             await (self._take_up(client, request, run) if run is not None else self._ask(client, request, digits))
@@ -145,12 +155,13 @@ class AttemptLaunches:
             return
         for text in plan.said():
             client.say(text)
-        self._asking.add(digits)
+        asking = self._asking[digits] = AskingClient(client)
         try:
             self._count(digits, description.size_of(plan))
             run = await self._begun(client, plan, digits)
         finally:
-            self._asking.discard(digits)
+            del self._asking[digits]
+            asking.left.set()
             if digits not in self._runs:
                 del self._requested[digits]
         await run.attend(client, had={}, interrupts=description.interrupts(plan.options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -363,3 +364,21 @@ async def test_an_agent_pauses_longer_and_longer_where_a_keeper_drops_its_connec
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert 2 <= keepers.connections < 10
+
+
+async def test_a_client_that_waits_and_comes_again_waits_on_also_where_its_former_call_still_stands(site: Site) -> None:
+    cores = str(len(os.sched_getaffinity(0)))
+    async with site.agent() as agent:
+        first = agent.call("-n", cores, "--exact", "sleep", "9")
+        await first.until(frames.ACCEPTED)
+        await site.begun(0)
+        older = agent.call("-n", "1", "--exact", "true", request=b"r" * 16)
+        await older.until(frames.SAY)
+        newer = agent.call("-n", "1", "--exact", "true", request=b"r" * 16)
+        await newer.until(frames.SAY)
+        site.exit(0)
+        await newer.until(frames.ACCEPTED)
+        await site.begun(1)
+        site.exit(1)
+        assert await finished(newer) == 0
+        assert (site.keepers.started, older.side.left) == ([0, 1], True)
