@@ -29,7 +29,7 @@ from lattice_agent.state.journal import Journal
 from lattice_agent.work.environment import on_this_node
 from lattice_agent.work.launch import RunContext
 
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = PLACE_SECONDS = 60.0
 END_SECONDS, LOOK_SECONDS = 5.0, 0.002
 OF_LAUNCH = frozenset({"argv", "workdir", "umask", "soft_limits", "label", "unbuffered", "append", "stdin", "ranks", "go", "pmi"})
 """The fields of `LaunchDescription` that a launch brings as they are, perhaps from another node's agent; the place is this node's alone."""
@@ -43,6 +43,7 @@ class Keepers:
     ) -> None:  # fmt: skip
         self.cgroups = cgroups
         self._journal, self._launcher, self._runner, self._kernel, self._clock = journal, launcher, runner, kernel, clock
+        self._launches = Threads("a launch's place", count=4, within=PLACE_SECONDS)  # a disk, LDAP: no order to end work waits for them
 
     async def start(self, key: Key, launch: Mapping[str, Any]) -> tuple[int, int]:
         """Starts a launch's ranks on this node, all or none, and returns pid and start ticks of their keeper; may be repeated.
@@ -51,7 +52,7 @@ class Keepers:
         sentence: NodeUnfit where this node is at fault, else StartFailed; Retry where the kernel does not answer.
         """
         number, own = _read(launch)
-        described = await self._kernel.call(self._describe, key, number, own)
+        described = await self._launches.call(self._describe, key, number, own)
         try:
             answer = await self._ask({"op": "keep", "launch": described})
             if answer.get("taken") and (pid := await self._kernel.call(self.cgroups.keeper_pid, key, number)):
@@ -102,7 +103,7 @@ class Keepers:
 
     async def connect(self, key: Key, number: int) -> socket.socket:
         """Returns a connected socket to a launch's keeper, which does not block; raises NotFound where none listens."""
-        return await self._kernel.call(self._connected, key, number)
+        return await self._launches.call(self._connected, key, number)
 
     def _connected(self, key: Key, number: int) -> socket.socket:
         """Connects to a keeper, by a path that may be longer than a socket's address."""
@@ -129,7 +130,7 @@ class Keepers:
             if self._clock.monotonic() > until:
                 raise Retry(f"a process of launch {number} has survived KILL", reason="Populated")
             await self._clock.sleep(LOOK_SECONDS)
-        return await self._kernel.call(self._collect, key, number)
+        return await self._launches.call(self._collect, key, number)
 
     def _collect(self, key: Key, number: int) -> dict[str, Any] | None:
         """Removes a launch's files, and returns what its keeper wrote before it had to end unheard; None: it wrote nothing."""
