@@ -437,7 +437,8 @@ def _launches(
     """Makes what serves the launches of this node; None: it has no cgroups, without which nobody could tell whose process asks."""
     if host.keepers is None or not isinstance(host.scopes, CgroupScopes):
         return None
-    attempts = RunningAttempts(cluster, agent.runs, lambda key: entry.work if (entry := host.journal.entry(key)) else None)
+    journal = host.journal
+    attempts = RunningAttempts(cluster, agent.runs, lambda key: entry.work if (entry := journal.entry(key)) else None, journal.place)
     return LaunchService(
         agent.node, directory=launch_directory(settings.state_dir), srun=settings.srun,
         root=host.scopes.controllers.below_mount(host.scopes.root), run_directory=host.journal.run_directory, keepers=host.keepers,

@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRAMS: Final = socket_server.PROGRAMS
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 EXIT_SECONDS: Final = 0.2
 """How much later than its socket's end a process is seen to have ended, at most."""
 HANGUP_SECONDS: Final = 5.0
@@ -52,9 +53,15 @@ def launch_directory(state_dir: Path) -> Path:
 class RunningAttempts:
     """Finds the attempts that run on this node, by its state machine and its journal, and other nodes by their LatticeNodes."""
 
-    def __init__(self, cluster: Cluster, running: Callable[[Key], bool], read_work: Callable[[Key], NodeWork | None]) -> None:
-        """Asks `running` whether an attempt runs here, and `read_work`, which may block, for its journal."""
-        self._cluster, self._running, self._read_work = cluster, running, read_work
+    def __init__(
+        self,
+        cluster: Cluster,
+        running: Callable[[Key], bool],
+        read_work: Callable[[Key], NodeWork | None],
+        read_place: Callable[[Key], Mapping[str, Any] | None],
+    ) -> None:
+        """Asks `running` whether an attempt runs here, `read_work` and `read_place`, which may block, for its journal and its place."""
+        self._cluster, self._running, self._read_work, self._read_place = cluster, running, read_work, read_place
         self._found: dict[Key, AttemptHere] = {}
         self._addresses: dict[str, str] = {}
 
@@ -71,10 +78,15 @@ class RunningAttempts:
         return self._found[key]
 
     def _look(self, key: Key) -> AttemptHere | None:
-        """Returns an attempt by its journal and its user's account; None: the journal does not read. Raises Rejected."""
+        """Returns an attempt by its journal, and its user by its place here, else by the account; None: the journal does not read.
+
+        Raises Rejected where there is no place, and no account.
+        """
         work = self._read_work(key)
         if work is None:
             return None
+        if (user := (self._read_place(key) or {}).get("user")) is not None:
+            return AttemptHere(work, int(user))
         return AttemptHere(work, users.account(work.account or work.user, min_uid=work.min_uid, node=work.node).uid)
 
     def is_over(self, key: Key) -> bool:
@@ -153,13 +165,18 @@ class LaunchService:
         await Guard(self._clock, "launches of an attempt").attempt_async(f"{key.uid}-{key.attempt}", lambda: self._adopt(key))
 
     async def _adopt(self, key: Key) -> None:
-        """Goes on with the launches of an attempt that ran before this agent, and removes what no keeper keeps any more."""
-        try:
-            here = await self._attempts.find_attempt(key)
-            if here is not None and here.work.head == self.node:
-                self._head_of(here.work)
-        except LatticeError as error:
-            event(log, "LaunchesNotAdopted", logging.WARNING, allocation=key.uid, attempt=key.attempt, message=error.message)
+        """Goes on with the launches of an attempt that ran before this agent, once it can be read, and removes what no keeper keeps."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                here = await self._attempts.find_attempt(key)
+                break
+            except LatticeError as error:
+                event(log, "LaunchesNotAdopted", logging.WARNING, allocation=key.uid, attempt=key.attempt, message=error.message)
+            await self._clock.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+        if here is not None and here.work.head == self.node:
+            self._head_of(here.work)
 
     def _head_of(self, work: NodeWork) -> AttemptLaunches:
         """Returns the launches of an attempt that this node heads, taken up again where an agent before has begun them."""
@@ -187,7 +204,8 @@ class LaunchService:
             here = await self._attempts.find_attempt(process.key)
             why = self._refusal_of(process, here)
         except LatticeError as error:
-            here, why = None, error.message
+            event(log, "AttemptUnread", logging.WARNING, allocation=process.key.uid, attempt=process.key.attempt, message=error.message)
+            return  # the client calls again
         if here is None or why:
             await _refuse(stream, why or "the allocation of this process does not run")
         elif here.work.head == self.node:

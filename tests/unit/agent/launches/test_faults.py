@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice.errors import Denied, Retry
+from lattice.errors import Denied, Rejected, Retry
+from lattice.kube.fake import FakeCluster
 from lattice_agent.attempts import Key
 from lattice_agent.launches import head, launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.interface import AttemptHere
 from lattice_agent.launches.member import KeeperRelay
-from lattice_agent.launches.record import RecordStore
-from lattice_agent.launches.service import LaunchService
+from lattice_agent.launches.record import STARTED, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.launches.service import LaunchService, RunningAttempts
 from lattice_agent.peers.interface import UNSERVED, ByteStream, LaunchOrder
 from lattice_agent.standalone import frames
 from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, Pipe
@@ -382,3 +383,39 @@ async def test_a_client_that_waits_and_comes_again_waits_on_also_where_its_forme
         site.exit(1)
         assert await finished(newer) == 0
         assert (site.keepers.started, older.side.left) == ([0, 1], True)
+
+
+async def test_the_user_of_an_attempt_that_runs_is_known_while_nobody_answers_for_accounts() -> None:
+    work_here = work(user="nobody-of-this-name")
+    attempts = RunningAttempts(FakeCluster(SystemClock()), lambda key: True, lambda key: work_here, lambda key: {"user": 4711})
+    assert await attempts.find_attempt(KEY) == AttemptHere(work_here, 4711)
+    placeless = RunningAttempts(FakeCluster(SystemClock()), lambda key: True, lambda key: work_here, lambda key: None)
+    with pytest.raises(Rejected):
+        await placeless.find_attempt(KEY)
+
+
+class LateAttempts(FakeAttempts):
+    """Attempts of which nobody can say at first whose they are."""
+
+    unread = 2
+
+    async def find_attempt(self, key: Key) -> AttemptHere | None:
+        if self.unread:
+            self.unread -= 1
+            raise Rejected("no such user")
+        return await super().find_attempt(key)
+
+
+async def test_an_agent_takes_launches_up_as_soon_as_their_attempt_can_be_read(tmp_path: Path) -> None:
+    attempts, keepers = LateAttempts(), FakeKeepers()
+    attempts.here[KEY] = AttemptHere(work(), 1)
+    places = (NodePlaces("n1", 0, (0,)),)
+    RecordStore(tmp_path).keep_record(LaunchRecord(0, "00" * 16, "true", "true", places, state=STARTED))
+    service = LaunchService(
+        "n1", directory=tmp_path / "launch", srun=tmp_path, root="/", run_directory=lambda key: tmp_path, keepers=keepers,
+        attempts=attempts, peers=MemoryPeers(), clock=SystemClock(),
+    )  # fmt: skip
+    running = asyncio.ensure_future(service.run([KEY]))
+    await until(lambda: keepers.ended == [0])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
