@@ -91,7 +91,7 @@ class AttemptLaunches:
         self._ended: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._asking: dict[str, AskingClient] = {}
         self._next = 0
-        self._last_kept = -1
+        self._noted = self._last_kept = -1  # the highest number with a record, and one whose launch is over
         self._requested: Counter[str] = Counter()
         self._programs = asyncio.Semaphore(READ_PROGRAMS)
         self._turn = asyncio.Lock()
@@ -106,7 +106,7 @@ class AttemptLaunches:
     def adopt(self) -> None:
         """Goes on with the launches that an agent before this one has begun."""
         for record in self._store.read_all():
-            self._next = max(self._next, record.number + 1)
+            self._next, self._noted = max(self._next, record.number + 1), max(self._noted, record.number)
             run = self._make_run(record)
             event(log, "LaunchFound", allocation=self.key.uid, attempt=self.key.attempt, launch=record.number, message=record.state)
             self._spawn(record, run)
@@ -141,7 +141,9 @@ class AttemptLaunches:
         if not isinstance(plan, LaunchPlan):
             raise Rejected("this request asks for no launch")
         run.rules = rules_of(plan.options)
-        if run.record.state == BEGUN:
+        if run.record.state == BEGUN and not run.record.ending:
+            if plan.options.multi_prog:
+                plan = await self._with_programs(client, plan)
             layout = description.recorded_layout(run.record)
             run.describe(await self._starts(client, plan, layout, run.record))
         await run.attend(client, had=dict(request.resumed), interrupts=description.interrupts(plan.options))
@@ -170,10 +172,7 @@ class AttemptLaunches:
         """Begins a launch once its CPUs are free, and returns it; raises Rejected, or TimeoutError where the client leaves before."""
         async with client.unless_left():
             if plan.options.multi_prog:
-                async with self._programs:
-                    client.limit(client_side.CONTENT_BYTES)
-                    plan = await description.with_programs(client, plan)
-                    client.limit(client_side.ANSWER_BYTES)
+                plan = await self._with_programs(client, plan)
                 self._count(digits, description.size_of(plan))
             async with self._placed(client, plan.options) as (layout, number):
                 self._check_parts(len(layout.nodes))
@@ -185,6 +184,14 @@ class AttemptLaunches:
                 run.describe(starts)
         self._spawn(record, run)
         return run
+
+    async def _with_programs(self, client: ClientSide, plan: LaunchPlan) -> LaunchPlan:
+        """Returns the plan with the text of the file of --multi-prog, which few clients read at a time; raises Rejected."""
+        async with self._programs:
+            client.limit(client_side.CONTENT_BYTES)
+            found = await description.with_programs(client, plan)
+            client.limit(client_side.ANSWER_BYTES)
+        return found
 
     def _count(self, digits: str, size: int) -> None:
         """Counts the bytes of a request until its launch is over; raises Rejected where those of the attempt are too many."""
@@ -228,7 +235,8 @@ class AttemptLaunches:
             self._store.keep_record(record)
         except OSError as error:
             raise Rejected(f"node {self._tools.node} cannot note the launch: {error.strerror}") from error
-        if self._last_kept >= 0:
+        self._noted = max(self._noted, record.number)
+        if 0 <= self._last_kept < self._noted:
             self._store.drop_record(self._last_kept)
             self._last_kept = -1
 
@@ -387,7 +395,7 @@ class AttemptLaunches:
         self._ended[record.request_id] = run.conclusion
         while len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
-        if record.number == self._next - 1:
+        if record.number == self._noted:
             self._last_kept = record.number  # so that an agent that is started again gives no number twice
         else:
             self._store.drop_record(record.number)

@@ -22,7 +22,19 @@ from lattice_agent.attempts import Key
 from lattice_agent.launches import client_side
 from lattice_agent.launches.client_side import ClientSide
 from lattice_agent.launches.links import NodeLink
-from lattice_agent.launches.record import BEGUN, OVER, STARTED, KeeperNote, KeeperReport, KeeperState, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.launches.record import (
+    BEGUN,
+    GRACE,
+    KILL,
+    OVER,
+    STARTED,
+    KeeperNote,
+    KeeperReport,
+    KeeperState,
+    LaunchRecord,
+    NodePlaces,
+    RecordStore,
+)
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Frame, FrameError
 
@@ -152,7 +164,7 @@ class LaunchRun:
         self._abandoned = False
         self._told: ClientSide | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._end: bytes | None = None
+        self._end: bytes | None = {GRACE: b"", KILL: AT_ONCE}.get(record.ending)
         self._signalled: dict[int, tuple[float, float]] = {}
         self._clients_refused = 0
         self._input: deque[tuple[int, bytes]] = deque()
@@ -160,6 +172,9 @@ class LaunchRun:
         self._input_end: int | None = None
         self._room = -1
         self._first_end: float | None = None
+        for place, report in record.done.items() if exchange is not None else ():
+            if report is None and exchange is not None:
+                exchange.lose(place)
 
     # its life
 
@@ -168,8 +183,10 @@ class LaunchRun:
 
         What was begun and not started waits for `describe`, as its client says again what is to start.
         """
-        if self.record.state != BEGUN:
+        if self.record.state != BEGUN or self._end is not None:
             self._described.set()
+        if self._exchange is not None:
+            self._end_for_exchange(self._exchange)
         if self._client is None:
             self._watch_for_client()
         async with asyncio.TaskGroup() as group:
@@ -539,6 +556,10 @@ class LaunchRun:
     def end_ranks(self, *, at_once: bool = False) -> None:
         """Ends all ranks: TERM, grace, KILL, or KILL at once."""
         self._end = AT_ONCE if at_once else (self._end or b"")
+        ending = KILL if self._end else GRACE
+        if self.record.ending != ending and self.record.state != OVER:
+            self.record.ending = ending
+            self._write()  # an agent that is started again ends them, too
         self._starts = None  # nobody starts it any more
         self._described.set()
         for part in self.parts:

@@ -13,6 +13,7 @@ from lattice_agent.standalone import durable
 DIRECTORY: Final = "launches"
 BEGUN, STARTED, OVER = "begun", "started", "over"
 """States of a launch: its ranks are being prepared; all were told to begin; all have ended."""
+GRACE, KILL = "grace", "kill"
 
 
 class NodePlaces(msgspec.Struct, frozen=True):
@@ -79,6 +80,8 @@ class LaunchRecord(msgspec.Struct):
     refusal: str = ""
     """Why it did not start; empty: it did."""
     ended: float = 0.0
+    ending: str = ""
+    """How its ranks are being ended: by TERM and grace, or by KILL; empty: they are not."""
 
 
 class RecordStore:

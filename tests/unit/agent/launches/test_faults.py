@@ -22,6 +22,8 @@ from lattice_agent.attempts import Key
 from lattice_agent.launches import head, launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.interface import AttemptHere
+from lattice_agent.launches.launch_run import LaunchRun
+from lattice_agent.launches.links import PeerLink
 from lattice_agent.launches.member import KeeperRelay
 from lattice_agent.launches.record import STARTED, LaunchRecord, NodePlaces, RecordStore
 from lattice_agent.launches.service import LaunchService, RunningAttempts
@@ -37,8 +39,11 @@ class FlawedKeepers(FakeKeepers):
     def __init__(self) -> None:
         super().__init__()
         self.failing_starts = self.failing_connects = 0
+        self.slow = False
 
     async def start(self, key: Key, launch: Mapping[str, Any]) -> tuple[int, int]:
+        if self.slow:
+            raise Retry("the kernel is silent")
         if self.failing_starts:
             self.failing_starts -= 1
             raise RuntimeError("a flaw")
@@ -419,3 +424,90 @@ async def test_an_agent_takes_launches_up_as_soon_as_their_attempt_can_be_read(t
     await until(lambda: keepers.ended == [0])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_launch_that_is_being_ended_is_ended_by_the_next_agent_on_nodes_that_were_away(site: Site) -> None:
+    async with site.with_nodes("n2").agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "sleep", "9")
+        await client.until(frames.ACCEPTED)
+        await site.begun(0)
+        site.peers.away.add("n2")
+        site.peers.cut()
+        client.ended = True
+        await client.leave()
+        await until(lambda: frames.END in {frame.kind for frame in site.keepers.keepers[0].heard})
+    there = site.peers.keepers["n2"].keepers[0]
+    assert frames.END not in {frame.kind for frame in there.heard}
+    site.peers.away.clear()
+    async with site.agent():
+        await until(lambda: frames.END in {frame.kind for frame in there.heard})
+
+
+class LossNotes:
+    """An exchange of ranks that notes which nodes are lost (launch_run.RankExchange)."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+
+    def receive(self, node: int, payload: bytes) -> list[tuple[int, bytes]]:
+        """Joins nothing."""
+        return []
+
+    def again(self) -> bytes:
+        """Asks nothing."""
+        return b""
+
+    def lose(self, node: int) -> None:
+        """Notes the node."""
+        self.lost.append(node)
+
+
+def test_the_exchange_of_an_agent_that_is_started_again_hears_of_lost_nodes(tmp_path: Path) -> None:
+    places = (NodePlaces("n1", 0, (0,)), NodePlaces("n2", 1, (1,)))
+    record = LaunchRecord(0, "00" * 16, "true", "true", places, state=STARTED, pmi=True, done={1: None})
+    peers, attempts, notes = MemoryPeers(), FakeAttempts(), LossNotes()
+    ways = [PeerLink(peers, attempts, node, KEY, 0) for node in ("n1", "n2")]
+    LaunchRun(
+        KEY, record, ways, store=RecordStore(tmp_path), clock=SystemClock(), attempt_over=lambda: False, on_over=lambda: None,
+        exchange=notes,
+    )  # fmt: skip
+    assert notes.lost == [1]
+
+
+async def test_a_launch_of_several_programs_that_was_begun_reads_them_again_after_a_restart(site: Site) -> None:
+    request = b"r" * 16
+    programs = bytes(1) + b"0 true\n1 false\n"
+    site.with_nodes("n2").peers.keepers["n2"].slow = True
+    async with site.agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "--multi-prog", "file", request=request)
+        await client.until(frames.READ)
+        await client.send(frames.CONTENT, programs)
+        await client.until(frames.ACCEPTED)
+    site.peers.keepers["n2"].slow = False
+    async with site.agent() as agent:
+        client = agent.call("-n", "2", "-N", "2", "--multi-prog", "file", request=request, step=0)
+        await client.until(frames.READ)
+        await client.send(frames.CONTENT, programs)
+        await site.begun(0)
+        site.exit(0)
+        assert await finished(client) == 0
+
+
+async def test_a_number_is_given_once_also_where_a_later_one_was_refused_before_it_was_noted(site: Site) -> None:
+    async with site.agent() as agent:
+        client = agent.call("-O", "true")
+        await client.until(frames.ACCEPTED)
+        await site.begun(0)
+        second = agent.call("--overlap", "-o", "/nowhere/file", "true")
+        await second.until(frames.OPEN)
+        await second.send(frames.OPENED, bytes([frames.STDOUT, 2]))
+        await refused(second)
+        site.exit(0)
+        assert await finished(client) == 0
+        await until(agent.head.is_idle)
+    async with site.agent() as agent:
+        third = agent.call("true")
+        accepted = await third.until(frames.ACCEPTED)
+        assert frames.decode_accepted(accepted.payload)[0] > 0
