@@ -21,6 +21,7 @@ from kopf.testing import KopfRunner
 from lattice.kube.aiohttp import connect
 from lattice.kube.resources import TENANTS
 from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
+from lattice.models.ledger import SHARDS
 from lattice_controllers.operator.kinds import KopfKinds, connection_of, registry_of, settings_of
 from tests import servers
 from tests.contract import places
@@ -119,6 +120,7 @@ def _in_use(server: ApiServer, path: str) -> bool:
 
 def _node_becomes_ready_and_drains(server: ApiServer) -> None:
     n1, scheduler = agent(server, "n1"), Person(server, "lattice:scheduler")
+    _scheduler_leads(scheduler)
     assert n1("POST", f"{GROUP}/latticenodes", kind("n1", "LatticeNode", {"group": "g0"})).ok
     healthy = {"status": {"health": "Healthy", "fingerprint": "6.1"}}
     servers.until(lambda: n1("PATCH", f"{GROUP}/latticenodes/n1/status", healthy).ok, "the operator has bound the agent of n1", within=10)
@@ -134,6 +136,17 @@ def _node_becomes_ready_and_drains(server: ApiServer) -> None:
     servers.until(lambda: status(server, "latticenodes/n1").get("state") == "Drained", "n1 is Drained", within=10)
     told = {"HeartbeatFresh", "DrainRequested", "DrainComplete"}
     servers.until(lambda: told <= _told(server), "the transitions are told as events", within=10)
+
+
+def _scheduler_leads(scheduler: Person) -> None:
+    """Makes an empty Ledger: a node that has an index, and no Ledger, would mean that it was lost."""
+    status = {
+        "epoch": 1, "term": "t", "seq": 1, "commit": "c", "nextNumber": 1, "recoveries": 0, "totalNodes": 1, "sensitive": {"used": 0},
+        "tenants": {}, "shards": ["1||"] * SHARDS,
+    }  # fmt: skip
+    assert scheduler("POST", f"{GROUP}/ledgers", kind("lattice", "Ledger", {})).ok
+    written = scheduler("PATCH", f"{GROUP}/ledgers/lattice/status", {"status": status})
+    assert written.ok, written.message
 
 
 def _told(server: ApiServer) -> set[str]:

@@ -193,7 +193,10 @@ def test_a_second_vcluster_names_itself_where_a_tenant_has_no_default_and_says_w
         assert all(word in made.stderr for word in (f"group {group} (", "keeps ", tenant)), made.stderr
         ours = person(control_plane, "alice", tenant)
         refused = until(
-            Seen(lambda: ours.lattice("submit", "--walltime=1m", "--", "true", ok=False), lambda done: done.returncode != 0),
+            Seen(
+                lambda: ours.lattice("submit", "--walltime=1m", "--", "true", ok=False),
+                lambda done: done.returncode != 0 and "is forbidden" not in done.stderr,  # the new member's rights are read a moment later
+            ),
             within=10, every=0.3, what="the refusal",
         )  # fmt: skip
         assert f'tenant "{tenant}" has no default vCluster: name one of hpc-batch, {name}' in refused.stderr, refused.stderr
