@@ -60,7 +60,7 @@ enum { SOURCE = 0, OWN = 3 };
 
 static struct target targets[4]; /* the source of input, standard output, standard error, and where this program says its own sentences */
 static long long lost_since, next_try, said_lost, last_interrupt = LLONG_MIN / 2, last_passed = LLONG_MIN / 2, kill_at;
-static int tries, lost_reason, broken, accepted_ever, accepted_now, interrupt_flags, own_failure;
+static int tries, lost_reason, broken, accepted_ever, accepted_now, room_now, interrupt_flags, own_failure;
 static uint32_t step;
 static unsigned nodes = 1;
 static uint64_t had[MOST_NODES];     /* by node the last frame that was written */
@@ -286,7 +286,7 @@ static void lose(int reason)
 	if (connection >= 0)
 		close(connection);
 	connection = -1;
-	at_end = accepted_now = 0;
+	at_end = accepted_now = room_now = 0;
 	outgoing.from = outgoing.to = 0;
 	incoming.to = incoming.from + (pending.bytes ? HEADER + number_at(incoming.bytes + incoming.from, 4) : 0);
 	input_sent = input_base;
@@ -547,6 +547,7 @@ static int take_read(const unsigned char *payload, size_t length)
 /* Takes up to which offset input may be sent; what lies a window below has arrived everywhere. */
 static int take_room(uint64_t room)
 {
+	room_now = 1;
 	if (room <= input_room)
 		return 1;
 	uint64_t arrived = room > WINDOW ? room - WINDOW : 0;
@@ -688,6 +689,8 @@ static void put_news(void)
 		put_number((uint64_t)signals[at], 1);
 	}
 	signal_count = 0;
+	if (!room_now)
+		return; /* after a break the nodes may have no room yet */
 	while (input_sent < input_end && outgoing.to - outgoing.from < QUEUE_HIGH) {
 		size_t length = input_end - input_sent < INPUT_PIECE ? (size_t)(input_end - input_sent) : INPUT_PIECE;
 		put_header(8 + length, INPUT);

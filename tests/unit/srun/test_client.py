@@ -337,6 +337,30 @@ def test_much_input_arrives_whole_through_breaks(agent: Agent, tmp_path: Path) -
     assert end(client)[0] == 0
 
 
+def test_after_a_break_no_input_is_sent_before_there_is_room_again(agent: Agent) -> None:
+    client = agent.start("x", stdin=subprocess.PIPE)
+    call = agent.accept()
+    call.send(accepted(), room(100))
+    assert client.stdin is not None
+    client.stdin.write(b"0123")
+    client.stdin.flush()
+    assert call.expect(INPUT) == struct.pack(">Q", 0) + b"0123"
+    call.close()
+    call = agent.accept()
+    call.send(accepted())
+    call.connection.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        call.receive()
+    call.connection.settimeout(20)
+    call.send(room(100))
+    assert call.expect(INPUT) == struct.pack(">Q", 0) + b"0123"
+    client.stdin.close()
+    client.stdin = None
+    assert call.expect(INPUT) == struct.pack(">Q", 4)
+    call.send(finished())
+    assert end(client)[0] == 0
+
+
 # Signals
 
 
