@@ -216,8 +216,9 @@ class AttemptLaunches:
         """Has the client open its files, and returns what each node is to start."""
         nodes = await self._node_cpus(client)
         streams = description.plan_streams(self.work, plan, layout, record.number)
+        patience = asyncio.timeout(OPEN_SECONDS)
         try:
-            async with asyncio.timeout(OPEN_SECONDS) as patience:
+            async with patience:
                 await description.open_files(client, streams)
         except TimeoutError:
             if patience.expired():
