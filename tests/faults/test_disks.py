@@ -24,13 +24,17 @@ from tests.faults.site import TENANT
 pytestmark = [pytest.mark.faults, pytest.mark.root]
 
 
+sockets = shutil.ignore_patterns("socket")
+"""Leaves out the socket for launches, which cannot be copied; each agent makes it anew."""
+
+
 @contextlib.contextmanager
 def small_disk(scene: Scene, node: str) -> Iterator[Path]:
     """The node's state directory, with all that is in it, on a disk of 64 MiB."""
     state, agent = scene.instance.where.node(node) / "state", f"agent-{node}"
     aside = state.with_name("state-aside")
     scene.instance.stop(agent)
-    shutil.copytree(state, aside)
+    shutil.copytree(state, aside, ignore=sockets)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "tmpfs", state], check=True)
     try:
         shutil.copytree(aside, state, dirs_exist_ok=True)
@@ -40,7 +44,7 @@ def small_disk(scene: Scene, node: str) -> Iterator[Path]:
     finally:
         scene.instance.stop(agent)
         shutil.rmtree(aside)
-        shutil.copytree(state, aside)
+        shutil.copytree(state, aside, ignore=sockets)
         subprocess.run(["umount", "--lazy", state], check=True)
         shutil.rmtree(state)
         aside.rename(state)

@@ -44,6 +44,7 @@ SYMBOLS_FOR_TESTS = {
     "lattice_agent.standalone.frames.encode_launch": "the client's side of the frames, which srun.c has, too",
     "lattice_agent.standalone.frames.decode_accepted": "likewise",
     "lattice_agent.standalone.frames.decode_open": "likewise",
+    "lattice_agent.standalone.frames.decode_refused": "likewise",
     "lattice_dev.instance.Instance": "the local control plane: end-to-end and fault tests cut, kill and power off what it started",
     "lattice_dev.ports.claimed": "ports of servers that contract tests start",
 }

@@ -62,9 +62,9 @@ class ClientSide:
         try:
             self._decoder.feed(rest)
         except FrameError:
-            self.drop()
+            self.cut_off()
         if self._heard_bytes > WAITING_FRAMES * most:
-            self.drop()
+            self.cut_off()
 
     @property
     def is_full(self) -> bool:
@@ -136,7 +136,7 @@ class ClientSide:
         if self.left or self._dropped.is_set():
             return
         if len(self._unsent) > UNSENT_BYTES:
-            self.drop()
+            self.cut_off()
             return
         self._unsent += frames.encode(kind, payload)
         self._written.set()
@@ -150,7 +150,7 @@ class ClientSide:
         self._closing = True
         self._written.set()
 
-    def drop(self) -> None:
+    def cut_off(self) -> None:
         """Ends the conversation at once, whatever was to be written."""
         self._unsent.clear()
         self._dropped.set()

@@ -115,7 +115,7 @@ class AttemptLaunches:
         """Serves one client until it leaves: begins its launch, or takes up the one that it has begun before."""
         digits = request.request_id.hex()
         while (older := self._asking.get(digits)) is not None:
-            older.client.drop()  # its process has come again: the way of its former call has broken
+            older.client.cut_off()  # its process has come again: the way of its former call has broken
             await older.left.wait()
         run = self._runs.get(digits)
         if run is None and digits in self._ended:

@@ -474,7 +474,7 @@ class LaunchRun:
     async def attend(self, client: ClientSide, *, had: Mapping[int, int], interrupts: int = 0) -> None:
         """Serves a client until it leaves; `had`: by place, the last frame that it has written out. It takes an older client's place."""
         if self._client is not None:
-            self._client.drop()
+            self._client.cut_off()
         if self._patience is not None:
             self._patience.cancel()
         self._client, self._room = client, -1
@@ -495,7 +495,7 @@ class LaunchRun:
             self._clients_refused += 1
             if self._clients_refused == 1:
                 event(log, "ClientRefused", allocation=self.key.uid, launch=self.record.number, message=str(error))
-            client.drop()
+            client.cut_off()
         finally:
             if self._client is client:
                 self._client = None

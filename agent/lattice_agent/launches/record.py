@@ -29,7 +29,7 @@ class NodePlaces(msgspec.Struct, frozen=True):
 
 
 class KeeperState(msgspec.Struct, frozen=True):
-    """What a keeper says first to an agent that connects; other fields are for its own node."""
+    """The first message of a keeper to an agent that connects; other fields are for its own node."""
 
     room: int | None = None
 
@@ -39,7 +39,7 @@ RankRow = Annotated[list[int | float], msgspec.Meta(min_length=2, max_length=64)
 
 
 class KeeperReport(msgspec.Struct, frozen=True):
-    """What a keeper reports once all its ranks have ended."""
+    """The report of a keeper once all its ranks have ended."""
 
     failure: str = ""
     ranks: list[RankRow] = []
@@ -48,7 +48,7 @@ class KeeperReport(msgspec.Struct, frozen=True):
 
 
 class KeeperNote(msgspec.Struct, frozen=True):
-    """What is said of a launch that is removed on a node; `noted`: the report of its keeper, where nobody has heard it."""
+    """The last message about a launch that is removed on a node; `noted`: the report of its keeper, where nobody has heard it."""
 
     noted: KeeperReport | None = None
 

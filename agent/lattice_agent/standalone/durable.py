@@ -85,17 +85,6 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
         raise
 
 
-def bar_others(directory: str, data: bytes) -> bool:
-    """Makes the copy of a claim on disk alone, so that nobody takes the right from now on; returns False where another's stands there, or
-    the disk takes none.
-    """
-    try:
-        _link(directory, data)
-    except OSError:
-        return False
-    return True
-
-
 def has_right(run_directory: str, data: bytes) -> bool:
     """Tells whether the claim in the run directory is this one (`data`), so that who wrote it has the right to start, and nobody else."""
     try:

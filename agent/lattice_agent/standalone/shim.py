@@ -73,7 +73,7 @@ class Launch(WorkPlace):
     private: dict[str, str] = NOTHING
     """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     alone: bool = False
-    """Whether nobody has asked for this start before, so that no other shim has the right: a failure is the end, once none can take it."""
+    """Whether nobody has asked for this start before, so that no other shim can take the right: a failure is then the end."""
     note: str = ""
 
 
@@ -371,8 +371,7 @@ def run(launch: Launch, report: int) -> None:
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
-        barred = launch.alone and durable.bar_others(launch.directory, claim)
-        if not (barred or durable.has_right(launch.run_directory, claim)):  # another shim may have it, or take it yet
+        if not (launch.alone or durable.has_right(launch.run_directory, claim)):  # another shim may have it, or take it yet
             send(report, {"failure": failure, "unfit": unfit})
             return
     else:

@@ -116,32 +116,6 @@ async def test_a_shim_that_fails_before_another_takes_the_right_writes_no_end(tm
     assert files(described["directory"]) == [], "whoever asked decides, once he has the right"
 
 
-async def test_a_first_shim_that_cannot_take_the_right_writes_an_end_only_where_no_other_can_take_it_later(tmp_path: Path) -> None:
-    described, client = launch(tmp_path, alone=True), RunnerClient()
-    replace_by_file(described["run_directory"])
-    try:
-        async with asyncio.timeout(20):
-            assert (await client.request({"op": "start", "launch": described}))["unfit"] is True
-    finally:
-        client.close()
-    assert record(Path(described["directory"], durable.EXIT))["unfit"] is True
-    replace_by_directory(described["run_directory"])
-    with pytest.raises(FileExistsError):  # one that is asked after an agent's restart
-        durable.take_right(described["run_directory"], described["directory"], b"1\n9 3 4.0 5.0\n")
-
-
-async def test_a_first_shim_that_cannot_take_the_right_writes_no_end_over_the_work_of_a_second_one(tmp_path: Path) -> None:
-    described, client = launch(tmp_path, alone=True), RunnerClient()
-    replace_by_file(described["run_directory"])
-    write_claim(described["directory"])
-    try:
-        async with asyncio.timeout(20):
-            assert (await client.request({"op": "start", "launch": described}))["unfit"] is True
-    finally:
-        client.close()
-    assert files(described["directory"]) == [durable.CLAIM]
-
-
 def root_files() -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_size) for path in Path("/").iterdir() if path.is_file()]
 
