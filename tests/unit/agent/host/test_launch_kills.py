@@ -133,7 +133,7 @@ async def test_no_rank_begins_twice_no_byte_and_no_code_is_lost_and_nothing_is_l
         assert set(begun.values()) <= {1}
         whole = {f"{number}-{rank}" for number in range(1, LAUNCHES + 1) if number not in run.harmed for rank in range(RANKS)}
         assert whole <= begun.keys()
-        assert run.kills["runner"] > 2
+        assert run.kills["runner"] > 0, "nobody was killed"
         await host.kill(KEY)
         await ends.next()
         assert host.scopes.whole(KEY) == []
