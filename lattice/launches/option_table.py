@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lattice.scripts.options import Argument, Option
+from lattice.scripts.options import SHORT_NAMES, Argument, Option
 
 _ACTED_ON: Final = (
     "ntasks",
@@ -171,47 +171,16 @@ _REFUSED_OPTIONAL: Final = {
     "send-libs": _COPY,
 }
 
-SHORT: Final = {
-    "A": "account",
-    "B": "extra-node-info",
-    "b": "begin",
-    "C": "constraint",
-    "c": "cpus-per-task",
-    "D": "chdir",
-    "d": "dependency",
-    "e": "error",
+SHORT: Final[dict[str, str]] = {
+    **{letter: name for letter, name in SHORT_NAMES.items() if name != "array"},
     "E": "preserve-env",
-    "F": "nodefile",
-    "G": "gpus",
     "h": "help",
-    "H": "hold",
-    "i": "input",
-    "I": "immediate",
-    "J": "job-name",
-    "k": "no-kill",
     "K": "kill-on-bad-exit",
     "l": "label",
-    "L": "licenses",
-    "M": "clusters",
-    "m": "distribution",
-    "N": "nodes",
-    "n": "ntasks",
-    "o": "output",
-    "O": "overcommit",
-    "p": "partition",
-    "Q": "quiet",
-    "q": "qos",
     "r": "relative",
-    "s": "oversubscribe",
-    "S": "core-spec",
-    "t": "time",
     "T": "threads",
     "u": "unbuffered",
-    "v": "verbose",
     "V": "version",
-    "w": "nodelist",
-    "W": "wait",
-    "x": "exclude",
     "X": "disable-status",
     "Z": "no-allocate",
 }

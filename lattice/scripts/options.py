@@ -178,7 +178,7 @@ HETJOB: Final = ("hetjob", "packjob")
 """Bare words that separate the components of a heterogeneous job."""
 HETJOB_REFUSED: Final = "heterogeneous jobs are not served; submit separate allocations"
 
-_SLURM_SHORT: Final = {
+SHORT_NAMES: Final = {
     "A": "account",
     "a": "array",
     "B": "extra-node-info",
@@ -213,6 +213,7 @@ _SLURM_SHORT: Final = {
     "w": "nodelist",
     "x": "exclude",
 }
+"""Slurm's options by the letters that sbatch has for them; srun has all but that of arrays, and letters of its own."""
 
 _LATTICE: Final = {
     "name": "name",
@@ -310,7 +311,7 @@ def _lattice() -> dict[str, Option]:
 
 SLURM: Final = _slurm()
 """Every option of `sbatch` that Lattice knows, by its long name."""
-SLURM_SHORT: Final = {letter: SLURM[name] for letter, name in _SLURM_SHORT.items()}
+SLURM_SHORT: Final = {letter: SLURM[name] for letter, name in SHORT_NAMES.items()}
 """The one-letter options of `sbatch`."""
 LATTICE: Final = _lattice()
 """Every option of `#LATTICE` lines and of `lattice submit`, by its long name."""
