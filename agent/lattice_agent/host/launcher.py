@@ -370,17 +370,8 @@ class Launcher:
 
     def _describe(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
         """Returns the launch description, the fields of `shim.Launch`, without the values of Secrets."""
-        described = launch.describe(
-            work,
-            place,
-            directory=str(self._journal.directory(work.key)),
-            run_directory=str(self._journal.run_directory(work.key)),
-            boot=self._facts.boot_id,
-            environment_file=users.environment_file(),
-            switch_user=_is_root(),
-            programs=self.programs,
-        )
-        described |= self._mounted(work, place)
+        where = self.place_fields(work, place)
+        described = launch.describe(work, place, where, environment_file=users.environment_file(), programs=self.programs)
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
 
     def _keep_place(self, work: NodeWork, place: RunContext) -> None:

@@ -172,8 +172,8 @@ class LaunchRun:
         self._input_end: int | None = None
         self._room = -1
         self._first_end: float | None = None
-        for place, report in record.done.items() if exchange is not None else ():
-            if report is None and exchange is not None:
+        if exchange is not None:
+            for place in [place for place, report in record.done.items() if report is None]:
                 exchange.lose(place)
 
     # its life

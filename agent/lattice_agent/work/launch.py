@@ -108,25 +108,16 @@ class RunContext:
 
 
 def describe(
-    work: NodeWork,
-    place: RunContext,
-    *,
-    directory: str,
-    run_directory: str,
-    boot: str,
-    environment_file: str,
-    switch_user: bool,
-    programs: str = "",
-) -> dict[str, object]:
+    work: NodeWork, place: RunContext, where: Mapping[str, object], *, environment_file: str, programs: str = ""
+) -> dict[str, object]:  # fmt: skip
     """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds.
 
-    `switch_user`: tasks run as the account's user; else as the agent's own, without a private /tmp. `programs`: the directory of `srun`,
-    which the work finds first on its PATH; empty: there is none.
+    `where`: those of `place_of_work`. `programs`: the directory of `srun`, which the work finds first on its PATH; empty: there is none.
     """
-    return place_of_work(work, place, directory=directory, run_directory=run_directory, boot=boot, switch_user=switch_user) | {
+    return dict(where) | {
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
-        "argv": command(work, f"{directory}/script" if place.container is None else SCRIPT),
+        "argv": command(work, f"{where['directory']}/script" if place.container is None else SCRIPT),
         "environment": environment.with_programs(environment.compose(
             work, place.account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
             of_image=place.image_variables,
@@ -144,7 +135,10 @@ def describe(
 def place_of_work(
     work: NodeWork, place: RunContext, *, directory: str, run_directory: str, boot: str, switch_user: bool
 ) -> dict[str, object]:  # fmt: skip
-    """Returns the fields of `task_start.WorkPlace`, where tasks and ranks run on this node, except for the scope's cgroup files."""
+    """Returns the fields of `task_start.WorkPlace`, where tasks and ranks run on this node, except for the scope's cgroup files.
+
+    `switch_user`: they run as the account's user; else as the agent's own, without a private /tmp.
+    """
     account = place.account
     return {
         "directory": directory,
