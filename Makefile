@@ -19,20 +19,32 @@ BIN := $(VENV)/bin
 WORKERS = $(if $(LATTICE_E2E_INSTANCE),,-n $(LANES) --dist loadfile)
 STAMP := $(VENV)/.lattice-installed
 
+# Installs in the locked versions; of a version that cannot be had pip prints all others there are: its last sentence says it.
+locked = $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt $(1) 2>$(VENV)/pip.log || \
+  { grep '^ERROR' $(VENV)/pip.log | tail -n 1; echo "constraints.txt was not met (all of it: $(VENV)/pip.log); make lock renews it"; exit 1; } >&2
+
 .DEFAULT_GOAL := help
-.PHONY: help setup up down check static unit test integration scenes faults-short faults bench bench-peers generate
+.PHONY: help setup lock up down check static types unit test test-all integration scenes steps faults-short faults bench bench-peers generate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
 
-setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it (only when pyproject.toml changed)
+setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it, in the versions of constraints.txt (only when they changed)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -e '.[test]'
+	@$(call locked,pip setuptools hatchling editables)
+	@$(call locked,--no-build-isolation -e '.[test]')
 	@$(BIN)/python -m compileall -q lattice controllers agent webhooks gateway dev/lattice_dev
 	@touch $@
+
+lock: ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install $(PIP_FLAGS) --upgrade pip setuptools hatchling editables
+	build/lock/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
+	@{ grep '^#' constraints.txt; build/lock/bin/python -m pip freeze --all --exclude-editable; } >build/lock/constraints.txt
+	@mv build/lock/constraints.txt constraints.txt && rm -rf build/lock && git --no-pager diff --stat constraints.txt
 
 up: setup ## Bring a local control plane up from nothing and run the main job on it
 	$(BIN)/lattice-dev up --name $(INSTANCE)
@@ -48,25 +60,36 @@ static: setup ## All of check but the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python -m lattice_dev.generate --check
+
+types: setup ## Types once more, by pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: setup ## Unit tests only
 	$(BIN)/pytest tests/unit $(WORKERS) $(PYTEST_FLAGS)
 
-test: unit integration ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
+test: check integration ## What decides whether a change lands: check, contract (real API server), e2e (real everything), faults at steps
 
-integration: setup ## Contract, e2e and short seeded fault tests, what needs the real programs
+test-all: ## Everything: test, and pyright, five times as many random examples of properties, kills and cuts, virtual machines
+	@LATTICE_PROPERTIES=search $(MAKE) --no-print-directory types check
+	@$(MAKE) --no-print-directory integration
+	@$(MAKE) --no-print-directory faults-short
+	@$(MAKE) --no-print-directory guest
+
+integration: setup ## Contract and e2e tests and faults at steps, what needs the real programs
 	$(BIN)/lattice-dev build --helm
 	@$(MAKE) --no-print-directory scenes
-	@$(MAKE) --no-print-directory faults-short
+	@$(MAKE) --no-print-directory steps
 
-scenes: setup ## Contract and e2e tests only
-	$(BIN)/pytest tests/contract tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
+scenes: setup ## Contract and e2e tests only, each in a call of its own: the API servers of the first end before the second
+	$(BIN)/pytest tests/contract $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/pytest tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
 
-faults-short: setup ## Fault tests only, with 22 kills, and a tenth of the faults at steps
+steps: setup ## A tenth of the faults at steps of one agent
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest $(STEPS) -n $(LANES) $(PYTEST_FLAGS)
+
+faults-short: setup ## Fault tests but those at steps, with 22 kills
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults --ignore $(STEPS) $(PYTEST_FLAGS)
 
 faults: setup ## The long fault run: every fault at steps, FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable

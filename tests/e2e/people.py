@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Person:
     kubectl_path: str
     namespace: str
     environ: dict[str, str] = field(default_factory=dict)
+    home: Path = Path("/")
+    """Where the programs run unless a test says where: a checkout may be closed to the user as whom the work runs, on the nodes too."""
 
     def kubectl(self, *words: str, stdin: str = "", ok: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl; fails the test on another exit code than 0 unless `ok` is False."""
@@ -47,7 +49,8 @@ class Person:
         """What lattice writes on a terminal of this width; fails the test on another exit code than 0."""
         ours, theirs = pty.openpty()
         program, environ = str(Path(sys.executable).with_name("lattice")), {**self._environ(), "COLUMNS": str(columns)}
-        with subprocess.Popen([program, *words], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, env=environ) as running:
+        streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": subprocess.PIPE}
+        with subprocess.Popen([program, *words], **streams, text=True, env=environ, cwd=self.home) as running:
             os.close(theirs)
             written = b""
             with suppress(OSError):  # a terminal that nobody writes to any more is an error on Linux
@@ -64,7 +67,7 @@ class Person:
 
     def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=self._environ(), cwd=cwd
+            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=self._environ(), cwd=cwd or self.home
         )
         assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -109,7 +112,9 @@ class Person:
 
 def person(instance: Instance, user: str, namespace: str) -> Person:
     """A user of the instance, at work in this namespace."""
-    return Person(instance.kubeconfig(user), instance.site().programs.path("kubectl"), namespace)
+    home = instance.where.user_home(user)
+    made = Person(instance.kubeconfig(user), instance.site().programs.path("kubectl"), namespace)
+    return replace(made, home=home) if home.is_dir() else made
 
 
 def reason(status: dict[str, Any], kind: str = "Finished") -> str:

@@ -27,7 +27,7 @@ def started(me: Person, *words: str) -> subprocess.Popen[str]:
     """lattice as a program that goes on, and hears SIGINT though this run may have been started with it ignored."""
     argv = ["env", "--default-signal=INT", str(Path(sys.executable).with_name("lattice")), *words]
     environ = {**os.environ, "KUBECONFIG": str(me.kubeconfig), "LATTICE_TENANT": me.namespace}
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd=me.home)
 
 
 def held(me: Person, count: int, job: str) -> None:

@@ -82,7 +82,8 @@ async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes)
 
 async def test_without_cgroups_two_nodes_of_a_machine_end_their_own_part_of_an_attempt_alone() -> None:
     scopes = {node: ProcessScopes(node) for node in ("n1", "n2")}
-    parts = {node: run_in(scopes[node], KEY, "sleep 300 & wait", node) for node in scopes}
+    # A shell that ends by its own TERM alone: where `sleep` gets its TERM first, `wait` would end with 0 and the shell with it.
+    parts = {node: run_in(scopes[node], KEY, "sleep 300 & while :; do wait; done", node) for node in scopes}
     try:
         await until(lambda: all(len(scopes[node].work(KEY)) == 2 for node in scopes))
         scopes["n1"].kill(KEY, whole=True)
