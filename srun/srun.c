@@ -5,6 +5,10 @@
  * The agent listens on `socket`, in the directory above the one that this program stands in. Both sides send frames: `>IB`, the length of the
  * payload and its type, then the payload (16 MiB at most); integers are big endian. The agent's own module is standalone/frames.py.
  *
+ * Called as `scontrol` it prints names of nodes (scontrol.h).
+ * Called as `lattice-mpi-launcher`, a link to it, it is what `mpirun` calls in place of ssh, `[OPTIONS] HOST COMMAND`: then it ends with the
+ * mpirun that has called it, and the agent ends what it started.
+ *
  * cc -static -Os -s -Wall -Wextra -Werror -o srun srun.c
  */
 #define _GNU_SOURCE
@@ -18,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -29,6 +34,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "scontrol.h"
 
 enum frame_type {
 	LAUNCH = 1, INPUT = 2, SIGNAL = 3, HAD = 4, OPENED = 5, CONTENT = 6,
@@ -52,6 +59,8 @@ struct target { int fd; int open, nowait, opened_here, said; };
 
 extern char **environ;
 
+#define MPI_LAUNCHER "lattice-mpi-launcher"
+static const char *own_name = "srun";
 static char launch_directory[PATH_MAX];
 static unsigned char request_id[16];
 static int connection = -1, at_end, signals_in = -1;
@@ -106,7 +115,7 @@ static void say(const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	int length = snprintf(line, sizeof line, "srun: ");
+	int length = snprintf(line, sizeof line, "%s: ", own_name);
 	length += vsnprintf(line + length, sizeof line - (size_t)length - 1, format, arguments);
 	va_end(arguments);
 	if (length > (int)sizeof line - 2)
@@ -861,9 +870,28 @@ static void wait_for_news(void)
 	}
 }
 
+/* Takes the name by which it was called; a launcher of MPI is killed with its parent, as nobody else would tell its tasks. */
+static void take_name(const char *called)
+{
+	const char *slash = strrchr(called, '/');
+	pid_t parent = getppid();
+
+	if (strcmp(slash ? slash + 1 : called, MPI_LAUNCHER))
+		return;
+	own_name = MPI_LAUNCHER;
+	prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+}
+
 int main(int argc, char **argv)
 {
-	(void)argc;
+	const char *slash = argc ? strrchr(argv[0], '/') : NULL;
+
+	if (argc && !strcmp(slash ? slash + 1 : argv[0], "scontrol"))
+		return run_scontrol(argv);
+	if (argc > 0)
+		take_name(argv[0]);
 	look_at_streams();
 	find_directory();
 	if (getrandom(request_id, sizeof request_id, 0) != sizeof request_id) {

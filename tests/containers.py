@@ -8,12 +8,17 @@ import http.client
 import io
 import json
 import os
+import re
+import subprocess
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import zstandard
+
+from tests.oci import APPLETS, BUSYBOX
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -145,3 +150,36 @@ def _ask(
     said = answer.read()
     assert answer.status == expected, (verb, path, answer.status, said)
     return answer
+
+
+def system_libraries(program: Path) -> list[Path]:
+    """The loader and the libraries of the system that a program needs."""
+    said = subprocess.run(["ldd", str(program)], check=True, capture_output=True, text=True).stdout
+    return [Path(path) for path in re.findall(r"(/\S+) \(", said) if not Path(path).is_relative_to(program.parent)]
+
+
+def small_system(files: Mapping[str, Path], applets: Sequence[str] = APPLETS) -> BuiltImage:
+    """An image of a small system with these files by their places in it, and what of the node's libraries they need: nothing else of the
+    node's is there. Directories are there with all that is in them.
+    """
+    paths, links, directories = dict[str, Path](), dict[str, str](), {"bin", "etc", "tmp", "mpi"}
+    for inside, source in files.items():
+        for path in [source, *sorted(source.rglob("*"))] if source.is_dir() else [source]:
+            place = str(Path(inside) / path.relative_to(source)) if path != source else inside
+            directories.update(str(parent) for parent in Path(place).parents if str(parent) != ".")
+            if path.is_symlink() and path != source:
+                links[place] = str(path.readlink())
+            elif path.is_dir():
+                directories.add(place)
+            else:
+                paths[place] = path
+    programs_in_it = [path for path in paths.values() if path.read_bytes()[:4] == b"\x7fELF"]
+    for library in {library for path in programs_in_it for library in system_libraries(path)} - set(paths.values()):
+        paths[str(library).lstrip("/")] = library
+        directories.update(str(parent) for parent in Path(str(library).lstrip("/")).parents if str(parent) != ".")
+    found = [member(inside, path.read_bytes(), mode=0o755) for inside, path in sorted(paths.items())]
+    found += [member(inside, kind=tarfile.SYMTYPE, target=target) for inside, target in sorted(links.items())]
+    busybox = member("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755)
+    found += [member(f"bin/{applet}", kind=tarfile.SYMTYPE, target="busybox") for applet in applets]
+    whole = layer(*(member(name) for name in sorted(directories)), busybox, *found)
+    return image(whole, packing="", env=("PATH=/bin:/mpi",), workdir="/mpi")

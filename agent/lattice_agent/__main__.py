@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -30,7 +31,7 @@ from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
-from lattice.lifecycle.hardware import OCI_IMAGES
+from lattice.lifecycle.hardware import OCI_IMAGES, PMIX
 from lattice.models.conditions import LIMITS_MISSING
 from lattice.units import dial_target, parse_duration, parse_ranges, quantity_bytes
 from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_class, read_components
@@ -45,8 +46,10 @@ from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.lock import alone_on
+from lattice_agent.host.pmix import flaw_of
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.launches.service import PROGRAMS, LaunchService, RunningAttempts, launch_directory
+from lattice_agent.launches.step_desk import StepDesk
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node import replay, service_unit
 from lattice_agent.node.agent import Agent, Outside
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from lattice.inventory import InventoryNode
 
 PROGRAM = "lattice-agent"
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}", re.ASCII)
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """The CPUs and the memory that a hollow node reports, unless an inventory says otherwise."""
 SCRATCH_HELD = "scratch_quota"
@@ -133,6 +137,18 @@ class AgentSettings(StartSettings):
     srun: Path = field(
         default=Path("/usr/libexec/lattice/srun"), metadata={"help": "the program srun, of which work finds a copy first on its PATH"}
     )
+    rank_starter: Path = field(
+        default=Path("/usr/libexec/lattice/starter"),
+        metadata={"help": "program that forks ranks, made of lattice_agent/standalone/starter.c; without it launches begin later"},
+    )
+    pmix_host: Path = field(
+        default=Path("/usr/libexec/lattice/pmix-host"),
+        metadata={"help": "program that serves PMIx to the ranks of a launch, made of pmix/host.c with libpmix"},
+    )
+    fabric_interface: str = field(
+        default="",
+        metadata={"help": "network interface over which the nodes reach each other, such as hsn0: what MPI is told; default: nothing"},
+    )
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
     reserved_memory: str = field(
@@ -172,6 +188,10 @@ class AgentSettings(StartSettings):
             raise Rejected(f"--oci-runtime {self.oci_runtime}: {said}", reason="SettingWrong")
         if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
             raise Rejected(f"--certificate-lifetime {self.certificate_lifetime}: between 10s and 30d", reason="SettingWrong")
+        if self.fabric_interface and not _INTERFACE.fullmatch(self.fabric_interface):
+            raise Rejected(
+                f"--fabric-interface {self.fabric_interface}: no name of a network interface, such as hsn0", reason="SettingWrong"
+            )
         self.cache_limits()
         self.declared()
         self.reserves()
@@ -401,9 +421,13 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
     ):
         if host.keepers is not None:
             host.launcher.programs = str(launch_directory(settings.state_dir) / PROGRAMS)
+            host.launcher.fabric_interface = settings.fabric_interface
+            host.launcher.gpus = settings.gpus
+            host.keepers.starter = str(settings.rank_starter)
             host.containers.launches = str(launch_directory(settings.state_dir))
+            host.keepers.pmix_host = await _usable_host(settings.pmix_host)
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
-        offered = (*((SCRATCH_HELD,) if host.scratch.is_limited else ()), *_offered(host.containers))
+        offered = (*((SCRATCH_HELD,) if host.scratch.is_limited else ()), *_offered(host.containers), *_offers_pmix(host))
         me = NodeDescription(
             node, host.facts(), host.instance(), address, settings.group, tuple(dict.fromkeys((*settings.features, *offered))),
             declared=settings.declared(), scratch_bytes=host.scratch.most_bytes,
@@ -414,10 +438,14 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             agent = agents[node]
             host.measure(counted)
             kept = LogStore(settings.state_dir, agent.ended)
-            launches = _launches(settings, agent, host, peers, cluster, clock)
+            launches = _launches(settings, agent, host, peers, cluster, clock, counted)
+            agent.work_cpus = host.launcher.count_cpus
+            book = _step_desk(launches, agent, host, clock)
+            if book is not None:
+                agent.launch_totals = book.launch_totals
             service = AgentService(
                 agent.reporter, kept, clock, host.images, lambda: sources_of(agent.options().software), host.launcher.prologue,
-                NodeInspector(agent, host, clock), launches,
+                NodeInspector(agent, host, clock), launches, book,
             )  # fmt: skip
             return _serve_all(serve(settings.listen, files, service), launches, agent)
 
@@ -432,7 +460,7 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
 
 
 def _launches(
-    settings: AgentSettings, agent: Agent, host: LinuxHost, peers: GrpcPeers, cluster: Cluster, clock: Clock
+    settings: AgentSettings, agent: Agent, host: LinuxHost, peers: GrpcPeers, cluster: Cluster, clock: Clock, counted: AgentMetrics
 ) -> LaunchService | None:
     """Makes what serves the launches of this node; None: it has no cgroups, without which nobody could tell whose process asks."""
     if host.keepers is None or not isinstance(host.scopes, CgroupScopes):
@@ -443,6 +471,19 @@ def _launches(
         agent.node, directory=launch_directory(settings.state_dir), srun=settings.srun,
         root=host.scopes.controllers.below_mount(host.scopes.root), run_directory=host.journal.run_directory, keepers=host.keepers,
         attempts=attempts, peers=peers, clock=clock, reserved_cpus=settings.reserves().cpus, gpus=settings.gpus,
+        pmix=bool(host.keepers.pmix_host),
+        log_directory=journal.directory, metrics=counted, mpi=lambda: agent.options().mpi,
+    )  # fmt: skip
+
+
+def _step_desk(launches: LaunchService | None, agent: Agent, host: LinuxHost, clock: Clock) -> StepDesk | None:
+    """Makes what tells people of launches, also of attempts that have ended; None: this node runs none."""
+    if launches is None:
+        return None
+    journal = host.journal
+    return StepDesk(
+        launches.node, launches.find_head, journal.directory, journal.run_directory, agent.ended,
+        lambda key: entry.work if (entry := journal.entry(key)) else None, clock,
     )  # fmt: skip
 
 
@@ -460,6 +501,19 @@ def _offered(containers: Containers) -> tuple[str, ...]:
     if flaw:
         logs.event(log, "ContainersNotOffered", reason="NotInstalled", message=f"this node runs no work in OCI images: {flaw}")
     return () if flaw else (OCI_IMAGES,)
+
+
+async def _usable_host(program: Path) -> str:
+    """Returns the path of the PMIx host where it runs with the libpmix of this node; empty: it does not, which is logged."""
+    flaw = await asyncio.to_thread(flaw_of, program)
+    if flaw:
+        logs.event(log, "PmixNotOffered", reason="NotInstalled", message=f"this node serves no PMIx: {flaw}")
+    return "" if flaw else str(program)
+
+
+def _offers_pmix(host: LinuxHost) -> tuple[str, ...]:
+    """Returns the feature of nodes that serve PMIx, where this one does."""
+    return (PMIX,) if host.keepers is not None and host.keepers.pmix_host else ()
 
 
 async def _renewed(

@@ -18,6 +18,33 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
+class AskedTasks:
+    """The wishes of `spec.tasks` for launches: those of the entrypoint, else the defaults of `srun`; in the words of srun's options.
+
+    None and empty: not asked.
+    """
+
+    per_node: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    layout: str = ""
+    bind: str = ""
+    mpi: str = ""
+
+
+@dataclass(frozen=True)
+class EarlySignal:
+    """The signal that the work gets before its walltime is over: its name, how long before, and which processes get it.
+
+    `to`: `script`, the first process of each task alone; `launches`, the ranks of launches; `work`, all processes.
+    """
+
+    name: str
+    before_seconds: float
+    to: str
+
+
+@dataclass(frozen=True)
 class NodeWork:
     """The work of one attempt on this node, with every default filled in and every name and pattern expanded; the journal keeps it.
 
@@ -43,6 +70,7 @@ class NodeWork:
     total_tasks: int
     entrypoint: str | None = None
     script: str | None = None
+    script_arguments: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
     """The working directory; empty: the user's home."""
@@ -113,6 +141,15 @@ class NodeWork:
     """CDI names of the devices that its container has."""
     container_mounts: tuple[str, ...] = ()
     """The site's directories that every container shows, where the node has them."""
+    is_launched: bool = False
+    """Whether a launch starts `total_tasks` tasks of the entrypoint on all nodes; the one task on the head is its client."""
+    node_cpus: tuple[int, ...] = ()
+    """The processors that it has on each of its nodes, in rank order, as these have said before the start; empty: not all have."""
+    submit_host: str = ""
+    """The machine on which it was submitted; empty: nobody has said."""
+    cluster_name: str = ""
+    """The name of the cluster, as the site has it."""
+    asked: AskedTasks = AskedTasks()
 
     @property
     def wants_software(self) -> bool:
@@ -121,8 +158,8 @@ class NodeWork:
 
     @property
     def needs_account(self) -> bool:
-        """Tells whether something is done here with the rights of its user: tasks, mounts, scratch space."""
-        return bool(self.tasks or self.scratch_bytes or self.wants_software)
+        """Tells whether something is done here with the rights of its user: tasks, mounts, scratch space, a container."""
+        return bool(self.tasks or self.scratch_bytes or self.wants_software or self.image)
 
 
 @dataclass(frozen=True)
@@ -284,6 +321,8 @@ class Known:
     """The last order to end it that was carried out since the last boot; None: there was none."""
     unclean: bool = False
     """Steps of its prologue have begun and are not undone."""
+    signalled: bool = False
+    """Whether the signal before its end was sent, or was about to be."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lattice.views.allocation import LaunchTotals
 from lattice_agent.attempts import NO_USE, Key, ResourceUse
 
 
@@ -62,6 +63,10 @@ class Member:
     walltime: bool = False
     ordered: bool = False
     use: ResourceUse = NO_USE
+    launches: LaunchTotals | None = None
+    """The launches of the attempt, of the node that heads it once the attempt is over there; None: there were none."""
+    cpus: int = 0
+    """Processors that work has on the node; 0: it has not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 BEAT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STARTUP_SECONDS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0, 300.0)
 PULL_SECONDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0)
+LAUNCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+FENCE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 60.0)
 DONE = "done"
 PULL_FAILURES = frozenset(
     {
@@ -83,12 +85,45 @@ class AgentMetrics:
             registry=self.registry,
         ).labels(label)
         self._add_cache_metrics()
+        self._add_launch_metrics()
         self.oom_kills = Counter(
             "lattice_agent_oom_kills_total",
             "Processes of work that the kernel killed for want of memory",
             ["node_id"],
             registry=self.registry,
         ).labels(label)
+
+    def _add_launch_metrics(self) -> None:
+        """Adds the metrics of launches, which the node that heads an attempt counts."""
+        self.launches = Counter(
+            "lattice_agent_launches_total",
+            "Launches (srun) that are over, by result: Completed, Failed, Cancelled, Timeout, NodeFail; counted by their attempt's head",
+            ["node_id", "result"],
+            registry=self.registry,
+        )
+        self.launch_seconds = Histogram(
+            "lattice_agent_launch_seconds",
+            "Time of one launch from its request to the end of its last task",
+            ["node_id"],
+            buckets=LAUNCH_SECONDS,
+            registry=self.registry,
+        ).labels(self._label)
+        self.fence_seconds = Histogram(
+            "lattice_agent_fence_seconds",
+            "Time of one fence of a launch on several nodes, from the first node whose ranks are in it to the last",
+            ["node_id"],
+            buckets=FENCE_SECONDS,
+            registry=self.registry,
+        ).labels(self._label)
+
+    def launch_ended(self, result: str, seconds: float) -> None:
+        """Counts a launch that is over, with its result (a word of sacct's) and its length."""
+        self.launches.labels(self._label, result).inc()
+        self.launch_seconds.observe(seconds)
+
+    def fence_ended(self, seconds: float) -> None:
+        """Counts a fence of a launch on several nodes."""
+        self.fence_seconds.observe(seconds)
 
     def _add_cache_metrics(self) -> None:
         """Adds the metrics of the image cache and of pulls."""

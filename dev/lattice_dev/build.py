@@ -32,10 +32,15 @@ REGISTRY_MODULE = Path(__file__).parent / "registry"
 REGISTRY = ("referrers",)
 """The OCI registry with the referrers API that tests push to beside Debian's, which has none."""
 STUB_SOURCE = Path(standalone.__file__).with_name("stub.c")
+STARTER_SOURCE = STUB_SOURCE.with_name("starter.c")
 STUB_FLAGS = ("-static", "-Os", "-s")
 _SHARED_SRUN = Path(__file__).parent / "share" / "srun" / "srun.c"
 SRUN_SOURCE = _SHARED_SRUN if _SHARED_SRUN.exists() else Path(__file__).parents[2] / "srun" / "srun.c"
 """The source of the client `srun`: the wheel's, else the checkout's."""
+_SHARED_PMIX = Path(__file__).parent / "share" / "pmix" / "host.c"
+PMIX_SOURCE = _SHARED_PMIX if _SHARED_PMIX.exists() else Path(__file__).parents[2] / "pmix" / "host.c"
+"""The source of the program that serves PMIx to launches."""
+PMIX_FLAGS = ("-Os", "-s", "-Wall")
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -101,15 +106,26 @@ def stub_path(environ: Mapping[str, str]) -> Path:
     return _compiled_path("stub", STUB_SOURCE, environ)
 
 
+def starter_path(environ: Mapping[str, str]) -> Path:
+    """Returns where the program that forks ranks is cached, whether it stands there or not."""
+    return _compiled_path("starter", STARTER_SOURCE, environ)
+
+
 def srun_path(environ: Mapping[str, str]) -> Path:
     """Returns where the program `srun` of work is cached, whether it stands there or not."""
     return _compiled_path("srun", SRUN_SOURCE, environ)
 
 
-def _compiled_path(name: str, source: Path, environ: Mapping[str, str]) -> Path:
-    """Returns where a program of one C source is cached; a source that is not there has a place, too."""
+def pmix_host_path(environ: Mapping[str, str]) -> Path:
+    """Returns where the program that serves PMIx is cached, whether it stands there or not."""
+    return _compiled_path("pmix-host", PMIX_SOURCE, environ, PMIX_FLAGS)
+
+
+def _compiled_path(name: str, source: Path, environ: Mapping[str, str], flags: Sequence[str] = STUB_FLAGS) -> Path:
+    """Returns where a program of one C source and the headers beside it is cached; a source that is not there has a place, too."""
     content = source.read_bytes() if source.exists() else b""
-    digest = hashlib.sha256("\0".join(STUB_FLAGS).encode() + content).hexdigest()[:16]
+    content += b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.h")))
+    digest = hashlib.sha256("\0".join(flags).encode() + content).hexdigest()[:16]
     return cache_directory(environ) / name / digest / name
 
 
@@ -121,6 +137,14 @@ def build_stub(progress: Progress, environ: Mapping[str, str]) -> Path:
     return _compile(STUB_SOURCE, stub_path(environ), 0o111, "nodes run no work in OCI images", progress, environ)
 
 
+def build_starter(progress: Progress, environ: Mapping[str, str]) -> Path:
+    """Returns the path of the program that forks ranks, compiled first where it is not cached.
+
+    Without a C compiler nothing stands there, and keepers fork their ranks themselves; raises Retry where the compiler fails.
+    """
+    return _compile(STARTER_SOURCE, starter_path(environ), 0o755, "launches begin later", progress, environ)
+
+
 def build_srun(progress: Progress, environ: Mapping[str, str]) -> Path:
     """Returns the path of the program `srun`, compiled first where it is not cached.
 
@@ -129,8 +153,34 @@ def build_srun(progress: Progress, environ: Mapping[str, str]) -> Path:
     return _compile(SRUN_SOURCE, srun_path(environ), 0o755, "work finds no srun", progress, environ)
 
 
-def _compile(source: Path, target: Path, mode: int, lack: str, progress: Progress, environ: Mapping[str, str]) -> Path:
-    """Returns the path of a static program of one C source, compiled first where it is not cached; `lack` says what misses it.
+def build_pmix_host(progress: Progress, environ: Mapping[str, str]) -> Path:
+    """Returns the path of the program that serves PMIx, compiled first where it is not cached, with the machine's libpmix.
+
+    Without a C compiler, pkg-config's entry of libpmix or the source nothing stands there, and launches find no PMIx; raises Retry where
+    the compiler fails.
+    """
+    flags = _pmix_flags(environ)
+    target = pmix_host_path(environ)
+    if flags is None and not target.exists():
+        progress.note("no libpmix: launches find no PMIx, which OpenMPI needs (install libpmix-dev and pkg-config)")
+        return target
+    return _compile(PMIX_SOURCE, target, 0o755, "launches find no PMIx", progress, environ, (*PMIX_FLAGS, "-pthread"), flags or ())
+
+
+def _pmix_flags(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Returns what a compiler needs for libpmix, as pkg-config says it; None: it is not installed."""
+    tool = shutil.which("pkg-config", path=environ.get("PATH"))
+    if tool is None:
+        return None
+    done = subprocess.run([tool, "--cflags", "--libs", "pmix"], capture_output=True, text=True, check=False)
+    return tuple(done.stdout.split()) if done.returncode == 0 else None
+
+
+def _compile(
+    source: Path, target: Path, mode: int, lack: str, progress: Progress, environ: Mapping[str, str],
+    flags: Sequence[str] = STUB_FLAGS, libraries: Sequence[str] = (),
+) -> Path:  # fmt: skip
+    """Returns the path of a program of one C source, compiled first where it is not cached; `lack` says what misses it.
 
     Raises Retry where the compiler fails.
     """
@@ -142,7 +192,7 @@ def _compile(source: Path, target: Path, mode: int, lack: str, progress: Progres
         return target
     with _only_builder(target.parent, progress):
         building = target.with_name("building")
-        done = subprocess.run([compiler, *STUB_FLAGS, "-o", str(building), str(source)], capture_output=True, text=True, check=False)
+        done = subprocess.run([compiler, *flags, "-o", str(building), str(source), *libraries], capture_output=True, text=True, check=False)
         if done.returncode:
             raise errors.Retry(f"{compiler} does not compile {source}: {done.stderr[-2000:]}", reason="BuildFailed")
         building.chmod(mode)

@@ -194,7 +194,7 @@ def _agent(site: Site, node: str) -> Component:
         "--metrics-address", f"{address}:{site.agent_metrics_port(node)}", "--listen", listen, "--advertise", listen,
         "--state-dir", str(site.where.node(node) / "state"), "--run-dir", str(site.where.node(node) / "run"),
         "--cache-dir", str(site.where.node(node) / "cache"), "--cache-free", "0",
-        "--oci-stub", str(site.stub), "--srun", str(site.srun),
+        "--oci-stub", str(site.stub), "--srun", str(site.srun), "--rank-starter", str(site.starter), "--pmix-host", str(site.pmix_host),
         "--group", group_of(site.nodes.index(node), len(site.nodes)),
         "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
         "--gateway", site.work_gateway, "--certificate-lifetime", f"{site.options.node_certificates}s",

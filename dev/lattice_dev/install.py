@@ -222,6 +222,7 @@ def calm_config(hollow: int) -> dict[str, Any]:
     """Returns a LatticeConfig for so many hollow nodes: a heartbeat of each every `hollow`/25 s, at least 10 s, timeouts in proportion."""
     seconds = max(10, hollow // 25)
     nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
+    nodes["bootTimeout"] = f"{max(600, 3 * seconds)}s"  # never below the time in which a node is Degraded
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {"nodes": nodes}}
 
 

@@ -124,6 +124,8 @@ class Instance:
         """
         build.build_stub(self._progress, self._environ)
         build.build_srun(self._progress, self._environ)
+        build.build_starter(self._progress, self._environ)
+        build.build_pmix_host(self._progress, self._environ)
         return self._programs(self._options or Options()).directory
 
     def status(self) -> list[ComponentStatus]:
@@ -333,6 +335,8 @@ class Instance:
         programs = self._programs(options)
         build.build_stub(self._progress, self._environ)
         build.build_srun(self._progress, self._environ)
+        build.build_starter(self._progress, self._environ)
+        build.build_pmix_host(self._progress, self._environ)
         plain = self._is_plain(options)
         with state.locked(self.where.home):
             others = state.others(self.where)
@@ -365,8 +369,8 @@ class Instance:
         """Returns the plan of a recorded instance."""
         plain = recorded.options.plain or bool(recorded.options.kubeconfig) or bool(network.can_make())
         own = None if plain else Network(self.where.tag, recorded.subnet)
-        stub, srun = build.stub_path(self._environ), build.srun_path(self._environ)
-        return Site(self.where, programs, recorded.options, recorded.ports, own, stub, srun)
+        compiled = (made(self._environ) for made in (build.stub_path, build.srun_path, build.starter_path, build.pmix_host_path))
+        return Site(self.where, programs, recorded.options, recorded.ports, own, *compiled)
 
     def _existing(self) -> tuple[Site, State]:
         """Returns plan and record of the instance. Raises NotFound where there is none."""

@@ -33,6 +33,10 @@ class Site:
     """The stub of containers (`build.build_stub`)."""
     srun: Path = Path("/usr/libexec/lattice/srun")
     """The program `srun` of work (`build.build_srun`)."""
+    starter: Path = Path("/usr/libexec/lattice/starter")
+    """The program that forks ranks (`build.build_starter`)."""
+    pmix_host: Path = Path("/usr/libexec/lattice/pmix-host")
+    """The program that serves PMIx (`build.build_pmix_host`)."""
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from lattice_gateway.agents import AgentFiles, GrpcAgents
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.nodes import WorkService
 from lattice_gateway.scheduler import LeadingScheduler
+from lattice_gateway.scripts import Scripts
 from lattice_gateway.server import Server
 from lattice_gateway.variables import Secrets
 from lattice_gateway.works import Works
@@ -87,7 +88,8 @@ class Gateway:
         )  # fmt: skip
         works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
         secrets = Secrets(outside.cluster, outside.clock)
-        self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)
+        scripts = Scripts(outside.cluster, outside.clock)
+        self._service = WorkService(works, secrets, scripts, self._nodes.objects, outside.clock, self._metrics)
         self.listening = https.Listening(log)
 
     def ready(self) -> tuple[bool, str]:

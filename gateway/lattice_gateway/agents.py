@@ -47,6 +47,14 @@ class Agents(Protocol):
         """Yields the one report of what the node is doing; raises Retry, NotFound, Denied or Rejected when the call fails."""
         raise NotImplementedError
 
+    def read_launches(self, node: str, request: pb.ReadLaunchesRequest) -> AsyncGenerator[pb.LaunchesReport, None]:
+        """Yields the node's report of an attempt's launches in pages; raises Retry, NotFound, Denied or Rejected when the call fails."""
+        raise NotImplementedError
+
+    def end_launch(self, node: str, request: pb.EndLaunchRequest) -> AsyncGenerator[pb.EndLaunchReport, None]:
+        """Yields the node's one answer to an order to end a launch; raises Retry, NotFound, Denied or Rejected when the call fails."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class AgentFiles:
@@ -117,6 +125,26 @@ class GrpcAgents:
             async for report in reports:
                 yield report
 
+    async def read_launches(self, node: str, request: pb.ReadLaunchesRequest) -> AsyncGenerator[pb.LaunchesReport, None]:
+        """Yields the agent's report of an attempt's launches, page by page, in one call.
+
+        Raises NotFound for an unknown node or attempt, and where the agent is of an older release; Retry where it cannot be reached or is
+        lost, Denied where it refuses the gateway, Rejected for a bad question or unreadable files.
+        """
+        async with aclosing(self._call(node, lambda stub: stub.ReadLaunches(request))) as reports:
+            async for report in reports:
+                yield report
+
+    async def end_launch(self, node: str, request: pb.EndLaunchRequest) -> AsyncGenerator[pb.EndLaunchReport, None]:
+        """Yields the agent's answer to an order to end a launch in one call.
+
+        Raises NotFound for an unknown node or launch, and where the agent is of an older release; Retry where it cannot be reached or is
+        lost, Denied where it refuses the gateway, Rejected for a bad question or unreadable files.
+        """
+        async with aclosing(self._call(node, lambda stub: stub.EndLaunch(request))) as reports:
+            async for report in reports:
+                yield report
+
     async def _call(self, node: str, begin: Callable[[AgentStub], aio.UnaryStreamCall[Any, T]]) -> AsyncGenerator[T, None]:
         """Yields the messages of a call to a node's agent over a connection of its own.
 
@@ -172,6 +200,8 @@ def _translated(error: aio.AioRpcError, node: str) -> LatticeError:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return NotFound(f"node {node}: {details}", reason="NoOutput")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return NotFound(f"the agent of node {node} is of an older release, which does not answer this", reason="NotServed")
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return Rejected(f"node {node}: {details}", reason="QuestionInvalid")
     if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

@@ -21,6 +21,7 @@ from lattice.software.labels import digits_of
 from lattice.units import count_nodes, expand_nodes
 from lattice.views import Node
 from lattice_gateway.agents import Agents
+from lattice_gateway.bodies import read_order
 from lattice_gateway.identity import Identity
 from lattice_gateway.image_names import ImageNames
 from lattice_gateway.rights import Action, Rights
@@ -151,15 +152,7 @@ def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRec
 
 async def _order(request: web.Request) -> CacheOrder:
     """Returns the order of a request's body. Raises Rejected where it is too large, does not parse, or asks for an unknown action."""
-    body = await request.content.read(LARGEST_ORDER + 1)
-    while len(body) <= LARGEST_ORDER and (more := await request.content.read(LARGEST_ORDER + 1)):
-        body += more  # a body comes in several pieces
-    if len(body) > LARGEST_ORDER:
-        raise Rejected(f"an order of more than {LARGEST_ORDER} bytes is not read", reason="ParameterInvalid")
-    try:
-        order = msgspec.json.decode(body, type=CacheOrder)
-    except msgspec.DecodeError as error:
-        raise Rejected(f"the body is no order about caches: {error}", reason="ParameterInvalid") from error
+    order = await read_order(request, CacheOrder, "order about caches", most_bytes=LARGEST_ORDER)
     if order.action not in _ACTIONS:
         raise Rejected(f"the action {order.action!r} is not known; known are {', '.join(_ACTIONS)}", reason="ParameterInvalid")
     return order

@@ -20,6 +20,7 @@ from lattice.rpc.v1 import gateway_pb2 as pb
 from lattice.rpc.v1 import gateway_pb2_grpc as rpc
 from lattice.views import Node
 from lattice_gateway.metrics import Metrics
+from lattice_gateway.scripts import Scripts
 from lattice_gateway.variables import Secrets
 from lattice_gateway.works import WorkQuestion, Works
 
@@ -44,9 +45,10 @@ Context = aio.ServicerContext[pb.GetWorkRequest, pb.Work]
 class WorkService(rpc.GatewayServicer):
     """Answers the GetWork calls of nodes; `nodes` is a live view of the LatticeNodes by name."""
 
-    def __init__(self, works: Works, secrets: Secrets, nodes: Mapping[str, Node], clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, works: Works, secrets: Secrets, scripts: Scripts, nodes: Mapping[str, Node], clock: Clock, metrics: Metrics) -> None:
         self._works = works
         self._secrets = secrets
+        self._scripts = scripts
         self._nodes = nodes
         self._clock = clock
         self._metrics = metrics
@@ -75,21 +77,23 @@ class WorkService(rpc.GatewayServicer):
             self._metrics.seconds.labels("GetWork").observe(max(0.0, self._clock.monotonic() - begun))
 
     async def _answer(self, caller: str, request: pb.GetWorkRequest) -> pb.Work:
-        """Returns the work that a node asks for, with the values of its variables where it starts and asks for them; where these are
-        refused, with the sentence why.
+        """Returns the work that a node asks for, with the values of its variables and its script where it starts and asks for them; where
+        these are refused, with the sentence why.
 
         Raises Denied for a node that asks for another's work.
         """
         self._check(caller, request)
         asked = WorkQuestion(request.node, request.uid, request.attempt, request.generation, request.namespace, request.name, request.stale)
         found = await self._works.find(asked)
-        if not (request.variables and found.starts and found.sources):
+        if not (request.variables and found.starts):
             return pb.Work(allocation=found.body)
+        key = asked.uid, asked.attempt
         try:
-            values = await self._secrets.values((asked.uid, asked.attempt), found.namespace, found.sources)
+            values = await self._secrets.values(key, found.namespace, found.sources) if found.sources else {}
+            script = await self._scripts.text(key, found.namespace, found.script) if found.script is not None else ""
         except Rejected as error:
             return pb.Work(allocation=found.body, refusal=error.message)
-        return pb.Work(allocation=found.body, variables=values)
+        return pb.Work(allocation=found.body, variables=values, script=script)
 
     def _check(self, caller: str, request: pb.GetWorkRequest) -> None:
         """Raises Denied unless the caller's certificate is the node's, or that of the process of a hollow node.

@@ -49,17 +49,38 @@ class Rights:
 
     async def may_see_work_of(self, identity: Identity, allocation: Allocation) -> None:
         """Raises Denied unless the allocation is the caller's own, or he has the verb `runas` or `manage` on its tenant."""
-        owner, tenant = allocation.spec.user, allocation.spec.tenant
-        if owner and owner == identity.user:
+        if await self._answers_for(identity, allocation):
             return
-        for verb in ACTING_FOR_OTHERS:
-            if tenant and await self.may(identity, Action(verb, TENANTS.plural, tenant)):
-                return
+        tenant = allocation.spec.tenant
         raise Denied(
             f'{allocation.metadata.key} is not the work of "{identity.user}": its output is read by its owner and by the admins of '
             f'tenant "{tenant}" (verbs {" or ".join(ACTING_FOR_OTHERS)})',
             reason="NotYourWork",
         )
+
+    async def may_cancel(self, identity: Identity, namespace: str, name: str) -> None:
+        """Raises Denied unless the caller may patch the allocation of this name, as a cancel does."""
+        if not await self.may(identity, Action("patch", ALLOCATIONS.plural, name, namespace)):
+            raise Denied(f'"{identity.user}" may not cancel work in namespace "{namespace}"', reason="CancelForbidden")
+
+    async def may_end_launches_of(self, identity: Identity, allocation: Allocation) -> None:
+        """Raises Denied unless the allocation is the caller's own, or he has the verb `runas` or `manage` on its tenant."""
+        if not await self._answers_for(identity, allocation):
+            raise Denied(
+                f'{allocation.metadata.key} is not the work of "{identity.user}": its launches are ended by its owner and by the admins of '
+                f'tenant "{allocation.spec.tenant}" (verbs {" or ".join(ACTING_FOR_OTHERS)})',
+                reason="NotYourWork",
+            )
+
+    async def _answers_for(self, identity: Identity, allocation: Allocation) -> bool:
+        """Tells whether the allocation is the caller's own, or he has the verb `runas` or `manage` on its tenant."""
+        owner, tenant = allocation.spec.user, allocation.spec.tenant
+        if owner and owner == identity.user:
+            return True
+        for verb in ACTING_FOR_OTHERS:
+            if tenant and await self.may(identity, Action(verb, TENANTS.plural, tenant)):
+                return True
+        return False
 
     async def may(self, identity: Identity, action: Action) -> bool:
         """Tells whether the cluster's authorisers allow the caller an action; an answer is kept for ten seconds."""

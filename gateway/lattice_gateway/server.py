@@ -28,6 +28,7 @@ from lattice_gateway.attempts import Target, at_once, limit_to
 from lattice_gateway.caches import CACHE, CacheDesk
 from lattice_gateway.identity import Authenticator, Identity
 from lattice_gateway.image_names import ImageNames
+from lattice_gateway.launches import LAUNCHES, LaunchDesk
 from lattice_gateway.lines import Record
 from lattice_gateway.lists import NODE_LIST, STATUS, Lists
 from lattice_gateway.logs import LogStream
@@ -79,6 +80,7 @@ class Server:
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self._software = SoftwareCatalog(cluster, registry_auth)
         self._steps = StepsDesk(cluster, self._rights, agents)
+        self._launches = LaunchDesk(cluster, self._rights, agents, clock)
         self._reports = NodeReports(cluster, self._rights, agents, nodes.objects, plans)
         self._caches = CacheDesk(self._rights, agents, nodes.objects, names)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
@@ -104,6 +106,7 @@ class Server:
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
             ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect), ("POST", CACHE, self._caches.answer),
             ("GET", STEPS, self._steps.answer), ("GET", NODE, self._reports.node), ("GET", DIAGNOSIS, self._reports.diagnosis),
+            ("GET", LAUNCHES, self._launches.list_launches), ("POST", LAUNCHES, self._launches.cancel),
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -24,7 +24,7 @@ from lattice.models.conditions import FINISHED
 from lattice.units import is_digits
 from lattice.views import AllocationStatus, Node
 from lattice.views.ledger import Plan
-from lattice.views.work import Environment, VariablesFrom
+from lattice.views.work import Environment, ScriptFrom, VariablesFrom
 from lattice_gateway.memory import Kept, Once
 
 KEPT_SECONDS: Final = 60.0
@@ -54,7 +54,7 @@ class WorkQuestion:
 @dataclass(frozen=True)
 class FoundWork:
     """An Allocation as it is sent to a node; `starts`: the node is ordered to run it, and gets the
-    variables of the Secrets in `sources`.
+    variables of the Secrets in `sources` and the script of `script`.
     """
 
     namespace: str
@@ -62,6 +62,9 @@ class FoundWork:
     body: bytes
     sources: tuple[VariablesFrom, ...] = ()
     starts: bool = False
+    script: ScriptFrom | None = None
+    on_every_node: bool = False
+    """True: the script runs on every node of the attempt, not on its head alone."""
 
 
 class Works:
@@ -84,7 +87,8 @@ class Works:
         if row is None:
             return await self._as_reporter(asked)
         found = await self._allocation(asked, row)
-        return replace(found, starts=row.order == RUN and asked.node in row.nodes)
+        runs_script = found.on_every_node or asked.node == row.head
+        return replace(found, starts=row.order == RUN and asked.node in row.nodes, script=found.script if runs_script else None)
 
     # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,5 +211,11 @@ def _found(read: Mapping[str, Any], uid: str) -> FoundWork:
         "spec": read["spec"],
         "status": read.get("status") or {},
     }
-    environment = msgspec.convert(read["spec"].get("environment") or {}, Environment)
-    return FoundWork(metadata["namespace"], metadata.get("generation", 0), msgspec.json.encode(sent), environment.variables_from)
+    spec = read["spec"]
+    environment = msgspec.convert(spec.get("environment") or {}, Environment)
+    script = msgspec.convert(spec["scriptFrom"], ScriptFrom) if spec.get("scriptFrom") else None
+    on_every_node = (spec.get("tasks") or {}).get("on") == "EveryNode"
+    return FoundWork(
+        metadata["namespace"], metadata.get("generation", 0), msgspec.json.encode(sent), environment.variables_from,
+        script=script, on_every_node=on_every_node,
+    )  # fmt: skip

@@ -22,6 +22,9 @@ COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancel
 STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
 """The states of a charged attempt; all but Running have ended, and after Requeued another attempt followed."""
 
+FINAL: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+"""The states after which no attempt follows."""
+
 REMOVED: Final = "Removed"
 """The reason of an attempt whose object was removed by force before it had ended."""
 HEARD_LATE: Final = 2.0

@@ -7,12 +7,13 @@ it is sealed, and the next part is opened: so the parts of a month are one chain
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
-from lattice.accounting.charges import Charge
+from lattice.accounting.charges import FINAL, Charge
 from lattice.errors import Corrupt, Rejected
 from lattice.units import decode_uid, encode_uid, is_digits
 from lattice.views.usage import UsageRecord
@@ -140,6 +141,28 @@ class Fresh:
 NOTHING_NEW: Final = Fresh()
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Allocations that are looked for in the rows of a tenant: by uid, by number, or by namespace and name."""
+
+    uids: frozenset[str] = frozenset()
+    numbers: frozenset[int] = frozenset()
+    names: frozenset[tuple[str, str]] = frozenset()
+
+    def found(self, text: str, tenant: str) -> Iterator[Charge]:
+        """Yields the final charges among a record's rows that are wanted, in their order; rows that do not read are passed over."""
+        uids, numbers = {encode_uid(uid) for uid in self.uids}, {str(number) for number in self.numbers}
+        names = {(word(namespace), word(name)) for namespace, name in self.names}
+        for line in text.split("\n")[1:]:
+            columns = line.split(" ", 6)
+            if len(columns) < 7 or not (columns[0] in uids or columns[3] in numbers or (columns[4], columns[5]) in names):
+                continue
+            with suppress(Corrupt):  # said where the record is taken over
+                charge = decode_row(line, tenant)
+                if charge.state in FINAL:
+                    yield charge
+
+
 class Records:
     """All UsageRecords as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
 
@@ -208,6 +231,14 @@ class Records:
                     charge = decode_row(line, tenant)
                     node_seconds, gpu_seconds = node_seconds + charge.node_seconds, gpu_seconds + charge.gpu_seconds
         return node_seconds, gpu_seconds
+
+    def ended(self, tenant: str, wanted: Wanted) -> Iterator[Charge]:
+        """Yields the last charge of each allocation of a tenant that is wanted and has ended for good; reads all of its rows once.
+
+        Of several allocations with one name they all come, the one that was recorded last at the end.
+        """
+        for page in sorted((page for page in self.pages.values() if page.tenant == tenant), key=lambda page: (page.month, page.part)):
+            yield from wanted.found(page.text, tenant)
 
     def chain(self, tenant: str, month: str) -> list[Page]:
         """Returns the parts of a tenant's month in their order, up to the first that is missing; empty: there are none."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from lattice.admission.constraints import check_gpus, check_node_sets, check_resources
+from lattice.admission.dependencies import check_dependencies
 from lattice.admission.facts import Facts
 from lattice.admission.leaves import check_ceiling, check_leaf, check_preemptible_label
 from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_tasks, check_walltime
@@ -39,6 +40,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_files,
     check_software,
     check_job_name,
+    check_dependencies,
     check_pending,
     check_quota,
     check_ceiling,

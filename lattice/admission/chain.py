@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from lattice.admission import allocations, configs, nodes, quotas, reservations, tenants, vclusters
+from lattice.admission import allocations, configs, dags, nodes, quotas, reservations, tenants, vclusters
 from lattice.admission.defaults import fill_allocation, usable_vclusters
 from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
 from lattice.admission.forms import misshapen
@@ -42,6 +42,7 @@ class Request:
 
 _CREATION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
     "Allocation": allocations.judge_creation,
+    "DAG": dags.judge,
     "Tenant": tenants.judge,
     "VCluster": vclusters.judge,
     "Reservation": reservations.judge,
@@ -72,6 +73,8 @@ def fill(request: Request, facts: Facts) -> Accepted:
     """
     if request.kind == "Allocation" and request.operation == "CREATE":
         return Accepted(fill_allocation(request.obj, facts))
+    if request.kind == "DAG" and request.operation == "CREATE":
+        return Accepted(dags.fill(request.obj, facts))
     if request.kind == "VCluster" and request.operation != "DELETE":
         return Accepted(vclusters.fill(request.obj))
     if request.kind == "LatticeNode" and request.operation != "DELETE":
@@ -130,15 +133,17 @@ def admit(request: Request, facts: Facts) -> Verdict:
 def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]]:
     """Returns the tenant of a request, and the verbs on that tenant which decide the verdict; no verbs: the verdict needs no right.
 
-    `runas` for a new Allocation of another user than the requester, `extend` and `manage` for a longer walltime; the tenant is empty
+    `runas` for a new Allocation or DAG of another user than the requester, `extend` and `manage` for a longer walltime; the tenant is empty
     for other kinds and deletions. The gatherer asks the API server whether the requester holds these verbs, and no others.
     """
-    if request.kind != "Allocation" or request.operation == "DELETE":
+    if request.kind not in ("Allocation", "DAG") or request.operation == "DELETE":
         return "", frozenset()
     tenant = str(part(request.obj, "spec").get("tenant") or "")
     if request.operation == "CREATE":
         user = part(request.obj, "spec").get("user")
         return tenant, frozenset({RUN_AS}) if user and user != requester else frozenset()
+    if request.kind == "DAG":
+        return tenant, frozenset()
     old, new = read_submission(request.old), read_submission(request.obj)
     if isinstance(old, Refused) or isinstance(new, Refused) or not lengthens(old, new):
         return tenant, frozenset()

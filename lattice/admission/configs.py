@@ -66,6 +66,7 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
         ("spec.work.startTimeout", config.spec.work.start_timeout, LEAST_START_SECONDS, 86400),
         ("spec.work.hookTimeout", config.spec.work.hook_timeout, 1, 3600),
         ("spec.work.epilogueTimeout", config.spec.work.epilogue_timeout, 1, 86400),
+        ("spec.mpi.fenceTimeout", config.spec.mpi.fence_timeout, 1, 86400),
         ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
         ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
         ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),

@@ -9,6 +9,7 @@ from lattice.quota.declared import Bindings, Declared, bindings_of
 from lattice.quota.groups import Resources
 from lattice.quota.selection import Traits
 from lattice.views import KoordinatorProfile, Reservation, Tenant, VCluster
+from lattice.workflow.references import WorkReference
 
 RUN_AS = "runas"
 """The verb on a tenant that allows its holder to submit work for other users."""
@@ -96,7 +97,8 @@ class Facts:
     seconds since the epoch; `node_names` are the LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts
     the allocations that wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its
     users; `pending` is what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a
-    VCluster.
+    VCluster; `predecessors` is the work of the tenant that a new Allocation depends on, as far as it is known, by reference:
+    Bounded or Unbounded, empty for what is gone; `max_dag_size` is the most members of a DAG.
     """
 
     requester: Requester
@@ -116,3 +118,5 @@ class Facts:
     pending: Pending | None = None
     quotas: QuotaFacts | None = None
     groups: Mapping[str, int] | None = None
+    predecessors: Mapping[WorkReference, str] | None = None
+    max_dag_size: int | None = None

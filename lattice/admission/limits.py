@@ -43,15 +43,23 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal where `spec.tasks.total` is more than the tasks per node times the most nodes; work on the head only may have 4096 a
-    node.
+    """Yields a refusal where `spec.tasks` asks for what only a launch honours, and none starts the work; and where `spec.tasks.total` is
+    more than the tasks per node times the most nodes: 4096 a node are the most, also where no number is given, and for the launches of work
+    on the head only.
     """
     del facts
-    tasks = asked.spec.tasks
+    spec, tasks = asked.spec, asked.spec.tasks
+    if spec.entrypoint is not None and tasks.on != "HeadNode" and tasks.total is None and tasks.is_of_launch:
+        sentence = (
+            "spec.tasks.cpus, gpus, layout, bind and mpi are of tasks that a launch starts, and spec.tasks.total does not say how many"
+        )
+        yield Refused("TasksIncomplete", sentence, "spec.tasks.total", "set spec.tasks.total, the number on all nodes, or leave them out")
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if tasks.total is None or isinstance(count, Refused):
         return
-    each = MOST_TASKS if asked.spec.on_head_only else tasks.per_node
+    each = tasks.per_node or (MOST_TASKS if spec.is_launched else 1)
+    if spec.on_head_only and not spec.is_launched:
+        each = MOST_TASKS
     most = each * count[1]
     if tasks.total > most:
         nodes = f"{count[1]} {'node' if count[1] == 1 else 'nodes'}"

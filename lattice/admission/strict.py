@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.dag import DAG
 from lattice.models.forms import form_of
 from lattice.models.node import LatticeNode
 from lattice.models.reservation import Reservation
@@ -24,7 +25,7 @@ from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
 KINDS: Final[dict[str, type[Kind]]] = {
-    kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)
+    kind.meta.kind: kind for kind in (Allocation, DAG, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)
 }
 """The kinds that people write, by name."""
 

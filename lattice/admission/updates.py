@@ -8,18 +8,21 @@ from typing import Final
 from lattice.admission.facts import EXTEND, MANAGE, Facts
 from lattice.admission.limits import WALLTIME, check_class, walltime_limit
 from lattice.admission.submission import Submission, is_placed, part
+from lattice.admission.timing import check_window
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
 from lattice.admission.work import check_job_name
 from lattice.lifecycle.settle import is_final
 from lattice.units import format_duration, parse_duration, parse_time
 
 IMMUTABLE: Final = (
-    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "data", "quota",
-    "reservation",
+    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "scriptFrom", "scriptArguments", "tasks",
+    "resources", "data", "quota", "reservation", "dependsOnMode", "onUnmet", "rerunOf",
 )  # fmt: skip
 """Fields of spec that may never change; a test compares them with the model's."""
-IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
+IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "signal")
 """Fields of spec.lifecycle that may never change."""
+CHANGED_WHILE_PENDING: Final = ("requeue", "notBefore", "deadline")
+"""Fields of spec.lifecycle that may change while no nodes are held, besides the class; a test compares them with the model's."""
 
 
 def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
@@ -36,10 +39,14 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
     yield from _immutable(old, new)
     if old.spec.cancel is not None and new.spec.cancel is None:
         yield Refused("CancelUnset", "spec.cancel cannot be taken back", "spec.cancel", "submit the work again")
-    if new.raw.get("hold") and not old.raw.get("hold") and is_placed(old.status):
+    requeued = new.spec.requeue_attempt != old.spec.requeue_attempt
+    if requeued:
+        yield from _requeue(old, new)
+    if new.raw.get("hold") and not old.raw.get("hold") and is_placed(old.status) and not requeued:
         yield Caution("spec.hold keeps pending work from starting: this allocation has its nodes already, and goes on")
     yield from _walltime(old, new, facts)
     yield from _class(old, new, facts)
+    yield from _while_pending(old, new, facts)
     if old.spec.tags != new.spec.tags:
         yield from check_job_name(new, facts)
 
@@ -69,8 +76,34 @@ def _immutable(old: Submission, new: Submission) -> Iterator[Finding]:
     before, after = part(old.raw, "lifecycle"), part(new.raw, "lifecycle")
     for name in IMMUTABLE_IN_LIFECYCLE:
         if before.get(name) != after.get(name):
-            sentence = f"spec.lifecycle.{name} cannot be changed after creation: of spec.lifecycle only walltime and preemptionClass can"
-            yield Refused("Immutable", sentence, f"spec.lifecycle.{name}", hint)
+            yield Refused("Immutable", f"spec.lifecycle.{name} cannot be changed after creation", f"spec.lifecycle.{name}", hint)
+
+
+def _while_pending(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    """Yields a refusal for each field that only pending work may change, and that differs while nodes are held, and the findings on new
+    times.
+    """
+    before, after = part(old.raw, "lifecycle"), part(new.raw, "lifecycle")
+    changed = [name for name in CHANGED_WHILE_PENDING if before.get(name) != after.get(name)]
+    for name in changed if is_placed(old.status) else ():
+        sentence = f"spec.lifecycle.{name} cannot change once nodes are held (current: {before.get(name)}, requested: {after.get(name)})"
+        yield Refused("NotPending", sentence, f"spec.lifecycle.{name}", "cancel this allocation and submit a new one")
+    if changed:
+        yield from check_window(new, facts)
+
+
+def _requeue(old: Submission, new: Submission) -> Iterator[Finding]:
+    """Yields a refusal of an attempt to requeue that goes back, has no nodes, or has not begun."""
+    asked, attempt, hint = new.spec.requeue_attempt, old.status.attempt, "`lattice requeue` names the present attempt"
+    if asked < old.spec.requeue_attempt:
+        sentence = f"spec.requeueAttempt cannot go back (current: {old.spec.requeue_attempt}, requested: {asked or 'none'})"
+        yield Refused("RequeueInvalid", sentence, "spec.requeueAttempt", hint)
+    elif asked > attempt:
+        sentence = f"spec.requeueAttempt is {asked}, and attempt {asked} has not begun (current attempt: {attempt})"
+        yield Refused("RequeueInvalid", sentence, "spec.requeueAttempt", hint)
+    elif asked == attempt and not old.status.nodes:
+        sentence = f"spec.requeueAttempt is {asked}, and attempt {asked} has no nodes yet: it waits already"
+        yield Refused("RequeueInvalid", sentence, "spec.requeueAttempt", "set spec.hold to keep it from starting")
 
 
 def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:

@@ -39,15 +39,19 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless either an entrypoint or a script is given, and it can be started."""
     del facts
-    entrypoint, script = asked.spec.entrypoint, asked.spec.script
+    entrypoint, script, elsewhere = asked.spec.entrypoint, asked.spec.script, asked.spec.script_from
     if entrypoint is not None and script is not None:
         yield Refused("WorkMissing", "spec.entrypoint and spec.script are both given", "spec", "give exactly one of them")
-    if entrypoint is None and script is None:
+    if elsewhere is not None and (entrypoint is not None or script is not None):
+        given = "spec.script" if script is not None else "spec.entrypoint"
+        yield Refused("WorkMissing", f"spec.scriptFrom and {given} are both given", "spec", "give exactly one of them")
+    if entrypoint is None and script is None and elsewhere is None:
         yield Refused("WorkMissing", "neither spec.entrypoint nor spec.script is given", "spec", "give exactly one of them")
     if entrypoint is not None:
         yield from _entrypoint(entrypoint)
     if script is not None:
         yield from _script(script)
+    yield from _arguments(asked.spec.script_arguments)
 
 
 def _entrypoint(text: str) -> Iterator[Finding]:
@@ -78,7 +82,7 @@ def _script(text: str) -> Iterator[Finding]:
     field = "spec.script"
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_WORK_BYTES:
-        hint = "put the script on the nodes' file system and start it with an entrypoint"
+        hint = "`lattice submit SCRIPT` puts scripts of up to 1 MiB into a ConfigMap that spec.scriptFrom names"
         yield Refused("ScriptInvalid", f"spec.script has {size} bytes (limit: {MAX_WORK_BYTES})", field, hint)
         return
     lone = _SURROGATE.search(text)
@@ -99,6 +103,17 @@ def _script(text: str) -> Iterator[Finding]:
     if not first.startswith("#!") or not first[2:].strip():
         sentence = f"spec.script does not begin with #! and an interpreter: its first line is {first[:60]!r}"
         yield Refused("ScriptInvalid", sentence, field, "begin it with, for example, #!/bin/bash")
+
+
+def _arguments(words: tuple[str, ...]) -> Iterator[Finding]:
+    """Yields a refusal where the arguments of a script are too long together, or one holds a NUL."""
+    field = "spec.scriptArguments"
+    size = sum(len(word.encode("utf-8", "surrogatepass")) + 1 for word in words)
+    if size > MAX_WORK_BYTES:
+        yield Refused("ScriptInvalid", f"{field} have {size} bytes together (limit: {MAX_WORK_BYTES})", field, "put them into a file")
+    for number, word in enumerate(words, start=1):
+        if "\0" in word:
+            yield Refused("ScriptInvalid", f"{field}: argument {number} has a NUL", field, "take it out")
 
 
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:

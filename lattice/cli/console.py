@@ -42,6 +42,8 @@ class Outside(NamedTuple):
     """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, longest silence in seconds."""
     random: Callable[[], str]
     """Returns five random characters for the name of an object."""
+    host: str = ""
+    """The name of this machine; empty: it is no name that work could be told."""
 
 
 class Console:
@@ -167,6 +169,10 @@ class Console:
             raise Rejected(f"{question} There is no terminal to ask on: confirm with --yes", reason="BadInput")
         self.outside.stderr.write(printable(f"{question} [y/N] "))
         self.outside.stderr.flush()
+        return self.reads_yes()
+
+    def reads_yes(self) -> bool:
+        """Tells whether the next line of standard input is `y` or `yes`, in whatever case; False at its end."""
         return self.outside.stdin.readline().decode(errors="replace").strip().lower() in ("y", "yes")
 
     # The cluster

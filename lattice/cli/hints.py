@@ -31,7 +31,6 @@ BOOK: Final = {
     "session": f"sessions are {_LATER}",
     "attach": f"terminals in running work are {_LATER}; `lattice logs -f ALLOCATION` follows what it prints",
     "launch": "`srun` starts tasks in running work, from its script",
-    "dag": f"DAGs are {_LATER}; submit each allocation by itself",
     "top": f"metrics of running work are {_LATER}",
     "metrics": f"metrics of running work are {_LATER}",
     "watch": f"metrics of running work are {_LATER}; `lattice status --watch` shows states",

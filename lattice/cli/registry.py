@@ -31,7 +31,9 @@ VERBS: Final[dict[str, Verb]] = {
     "cancel": Verb("cancel", "Cancel allocations", "Work"),
     "hold": Verb("hold", "Keep pending allocations from starting", "Work"),
     "release": Verb("hold", "Let held allocations start", "Work"),
+    "requeue": Verb("requeue", "End an attempt, and let another one follow; submit ended work again", "Work"),
     "update": Verb("update", "Change what may be changed of an allocation", "Work"),
+    "dag": Verb("dag", "Submit graphs of allocations as one; show, hold, cancel and resubmit them", "Work"),
     "usage": Verb("usage", "Show hours used, by day and by whom, and how budgets stand", "Work"),
     "history": Verb("history", "Show what ran, how long, how it ended and what it was charged", "Work"),
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
@@ -42,17 +44,33 @@ VERBS: Final[dict[str, Verb]] = {
     "replay": Verb("replay", "Replay a workload on another machine, policy or weights; capture one of this system", "Planning"),
     "quota": Verb("quota", "Show the elastic quota tree, and every gate before an allocation; divide a tree offline", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
+    "compat": Verb("compat", "Link Slurm's programs into a directory, for clients that drive Slurm", "This program"),
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),
 }
-ALIASES: Final = {"completions": "completion", "diagnostics": "diag", "reservations": "reservation"}
+ALIASES: Final = {"completions": "completion", "diagnostics": "diag", "reservations": "reservation", "dags": "dag"}
 """Other spellings of verbs: the book's, and plurals."""
 GLOBAL_WITH_VALUE: Final = frozenset(
     {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}
 )
+SLURM_PROGRAMS: Final = {
+    "sbatch": "Submits a batch script, and prints the number of its job",
+    "squeue": "Lists the jobs that wait and run",
+    "scancel": "Cancels jobs",
+    "sacct": "Lists jobs of today, or named ones, and how they ended",
+    "scontrol": "Shows jobs, partitions, nodes and the configuration; holds, releases, requeues and changes jobs",
+    "sinfo": "Lists partitions and the states of their nodes",
+    "sacctmgr": "Lists accounts and users",
+    "salloc": "Says what to do instead: allocations without a script are not made",
+    "srun": "Starts tasks within a job; outside of one it says what to do",
+}
+"""The programs of Slurm that Lattice has for clients that drive Slurm, modules of `lattice.cli.slurm`, with what each does."""
 _WIDTH: Final = 80
 _NOTES: Final = (
-    ("From Slurm:", "sbatch is submit, squeue status, scancel cancel, sinfo nodes, sacct history, scontrol hold, release and update."),
+    (
+        "From Slurm:",
+        "sbatch is submit, squeue status, scancel cancel, sinfo nodes, sacct history, scontrol hold, release, requeue and update.",
+    ),
     ("Other verbs:", "the program lattice-VERB on PATH (`lattice dev` starts a local cluster)."),
     ("Global flags:", "-o table|wide|json|yaml|name, -q, -v, -t TENANT, --vcluster, --config, --no-color, --kubeconfig, --context, -n."),
     ("Exit codes:", "0 done, 1 refused or failed, 2 bad input, 3 not yet, 4 not found, 5 denied, 6 not reachable, 7 some failed;"),
@@ -129,12 +147,13 @@ def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
         """Adds one flag that takes no value."""
         flags.add_argument(*names, action="store_true", help=text, default=False if default is None else default)
 
-    choices = ", ".join(FORMATS)
+    formats = (*FORMATS, *(parser.get_default("more_formats") or ()))
+    choices = ", ".join(formats)
     if parser.get_default("output_may_be_a_path"):
         flags.add_argument("-o", "--output", metavar="FORMAT|PATH", help=f"{choices}; or the file or folder to write", default=default)
     else:
         flags.add_argument(
-            "-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{choices} (files of the work: --stdout)", default=default
+            "-o", "--output", choices=formats, metavar="FORMAT", help=f"{choices} (files of the work: --stdout)", default=default
         )
     switch("-q", "--quiet", text="no notes")
     switch("-v", "--verbose", text="more about errors")

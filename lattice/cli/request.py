@@ -27,6 +27,11 @@ _FLAGS = {
     "gpus-per-node": ("N", "GPUs that each node must have"),
     "ntasks": ("N", "number of tasks; without --nodes the nodes follow from it"),
     "ntasks-per-node": ("N", "tasks on each node"),
+    "cpus-per-task": ("N", "CPUs of each task"),
+    "gpus-per-task": ("N", "GPUs of each task"),
+    "distribution": ("LAYOUT", "how tasks are dealt to nodes: block, cyclic or plane=SIZE"),
+    "cpu-bind": ("BINDING", "to what tasks are bound: none, cores, threads, sockets or ldoms"),
+    "mpi": ("PMI", "what ranks are served: auto (the default), none, pmi1 or pmi2"),
     "tasks-on": ("WHERE", "head-node (default of scripts) or every-node (default of commands)"),
     "nodelist": ("NODES", "only these nodes, for example nid[001-064]"),
     "exclude": ("NODES", "none of these nodes"),
@@ -35,6 +40,12 @@ _FLAGS = {
     "preemption-class": ("0-10", "priority class"),
     "not-before": ("TIME", "not started before; also Slurm's forms, such as now+1hour"),
     "deadline": ("TIME", "cancelled when not started by then"),
+    "signal": ("[B:]SIGNAL[@SECONDS]", "sent once, so long before the walltime is over (default 60): to tasks, with B: to the script"),
+    "depends-on": (
+        "REF:COND,…",
+        "waits for other work: success, failure, any, started[+DELAY], mutex; ? for commas: the first of them",
+    ),
+    "on-unmet": ("cancel|hold", "what happens when --depends-on can never be met (default: cancel)"),
     "grace-period": ("TIME", "from TERM to KILL"),
     "max-requeue": ("N", "attempts after the first"),
     "project": ("PROJECT", "for accounting"),
@@ -124,7 +135,7 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
     tenant = tenant_of(asked, site)
     args.tenant = args.tenant or tenant or None
     outside = console.outside
-    submitter = Submitter(outside.directory, outside.environ, outside.now())
+    submitter = Submitter(outside.directory, outside.environ, outside.now(), host=outside.host)
     made = translate(asked, script=source.script, command=source.command, submitter=submitter, site=site)
     console.warn(made.warnings)
     console.note(*(f"Note: {note}" for note in made.notes))

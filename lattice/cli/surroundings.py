@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 100_000
 """Widest terminal that COLUMNS may name."""
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
+"""The form `host` of `lattice.models.forms`, which costs a second to load."""
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' alphabet for generated names, without vowels so that no words arise."""
 
@@ -42,6 +45,7 @@ def outside() -> Outside:
         connect=_connect,
         stream=_stream,
         random=_random,
+        host=_host(),
     )
 
 
@@ -62,6 +66,12 @@ def _random() -> str:
     import secrets
 
     return "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _host() -> str:
+    """Returns the name of this machine; empty where it is none that an Allocation takes."""
+    name = os.uname().nodename
+    return name if _HOST.fullmatch(name) else ""
 
 
 def _directory() -> str:

@@ -102,13 +102,20 @@ class AiohttpCluster:
         return answers.decode_list(request, await self._send(request), type)
 
     async def create(
-        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        dry_run: bool = False,
+        strict: bool = False,
     ) -> T:
         """Creates an object and returns it as stored, decoded as `type`; raises AlreadyExists when its name is taken.
 
-        `dry_run`: the server checks and answers, and stores nothing.
+        `dry_run`: the server checks and answers, and stores nothing. `strict`: it refuses fields that the kind does not have.
         """
-        request = requests.create(resource, obj, namespace, dry_run)
+        request = requests.create(resource, obj, namespace, dry_run, strict=strict)
         return answers.decode(request, await self._send(request), type)
 
     async def replace(

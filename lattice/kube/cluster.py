@@ -91,11 +91,18 @@ class Cluster(Protocol):
         ...
 
     async def create(
-        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        dry_run: bool = False,
+        strict: bool = False,
     ) -> T:
         """Creates an object and returns it as stored; raises AlreadyExists when its name is taken.
 
-        `dry_run`: the server checks and answers, and stores nothing.
+        `dry_run`: the server checks and answers, and stores nothing. `strict`: it refuses fields that the kind does not have.
         """
         ...
 

@@ -201,13 +201,21 @@ class FakeCluster:
         return Listing(items, str(self._version))
 
     async def create(
-        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        dry_run: bool = False,
+        strict: bool = False,
     ) -> T:
         """Stores a new object, with name, uid and version as the server gives them, and returns it; the status of a custom kind is dropped.
 
         Raises AlreadyExists when its name is taken, Rejected where it has none or another namespace than the request; `dry_run`: stores
-        nothing.
+        nothing. There is no schema for `strict` to keep to.
         """
+        del strict
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
         metadata = new.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):

@@ -80,6 +80,8 @@ class Informer(Generic[T]):
         """The version of the newest complete list."""
         self.version = ""
         """Version of the newest list, event or bookmark: where a watch is resumed."""
+        self.reported_version = ""
+        """Version up to which every change of these objects has been reported; versions number the writes of all kinds in their order."""
         self.list_begun = float("-inf")
         """Monotonic time at which the newest complete list was asked for."""
         self.continuous_since = float("inf")
@@ -298,6 +300,7 @@ class Informer(Generic[T]):
         if self._freeze and not self.synced.is_set():
             gc.freeze()
         await self._tell_all(_differences(former, fresh))
+        self.reported_version = version
         self.synced.set()
         if self._lost:
             self.continuous_since = self._clock.monotonic()
@@ -322,15 +325,19 @@ class Informer(Generic[T]):
         self._mark_live()
         if event.resource_version:
             self.version = event.resource_version
-        if event.object is None:
-            return
-        key = key_of(event.object)
-        if event.kind is EventKind.DELETED:
+        if event.object is not None:
+            self._report(event.kind, event.object)
+        self.reported_version = self.version
+
+    def _report(self, kind: EventKind, found: T) -> None:
+        """Applies one event to `objects`, and reports the change."""
+        key = key_of(found)
+        if kind is EventKind.DELETED:
             old = self.objects.pop(key, None)
             if old is not None:
                 self._tell(Change(key, old, None))
             return
-        old, new = self.objects.get(key), self._kept(event.object)
+        old, new = self.objects.get(key), self._kept(found)
         self.objects[key] = new
         self._tell(Change(key, old, new))
 

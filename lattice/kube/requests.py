@@ -68,9 +68,12 @@ def watch(
     return Request("GET", _path(resource, namespace) + query, _what("watch", resource, namespace), safe=True)
 
 
-def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool) -> Request:
-    """Makes the request that creates an object, with apiVersion and kind filled in; it is `safe` only as `dry_run`."""
-    target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "")
+def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool, *, strict: bool = False) -> Request:
+    """Makes the request that creates an object, with apiVersion and kind filled in; it is `safe` only as `dry_run`.
+
+    `strict`: the server refuses fields that the kind does not have.
+    """
+    target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "", fieldValidation="Strict" if strict else "")
     metadata = obj.get("metadata") or {}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     return Request("POST", target, _what("create", resource, namespace, name), dry_run, _body(resource, obj))

@@ -37,6 +37,7 @@ _RBAC = ("rbac.authorization.k8s.io", "v1")
 _ADMISSION = ("admissionregistration.k8s.io", "v1")
 
 ALLOCATIONS = Resource(*_LATTICE, "allocations", "Allocation", namespaced=True, status=True)
+DAGS = Resource(*_LATTICE, "dags", "DAG", namespaced=True, status=True)
 TENANTS = Resource(*_LATTICE, "tenants", "Tenant", namespaced=False, status=True)
 VCLUSTERS = Resource(*_LATTICE, "vclusters", "VCluster", namespaced=False, status=True)
 ELASTIC_QUOTAS = Resource(*_LATTICE, "elasticquotas", "ElasticQuota", namespaced=False, status=True)
@@ -78,6 +79,7 @@ ADMISSION_POLICY_BINDINGS = Resource(*_ADMISSION, "validatingadmissionpolicybind
 
 LATTICE = (
     ALLOCATIONS,
+    DAGS,
     TENANTS,
     VCLUSTERS,
     RESERVATIONS,

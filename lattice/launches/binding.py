@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from lattice.errors import Rejected
@@ -22,8 +24,8 @@ MOST_SHOWN: Final = 64
 class NodeCpus:
     """The CPUs and GPUs that an attempt has on one of its nodes.
 
-    `cores`: the hardware threads of each core, cores in NUMA order; `domains`: the CPUs of each NUMA domain; `gpu_domains`: the index of
-    each GPU's domain; both empty: unknown.
+    `cores`: the hardware threads of each core, cores in NUMA order; `domains`, `sockets`: the CPUs of each NUMA domain and socket; `gpus`:
+    in NUMA order, `gpu_domains`: the index of the domain of each; `gpu_vendor`: nvidia, amd or intel. What is empty is unknown.
     """
 
     name: str
@@ -31,6 +33,10 @@ class NodeCpus:
     domains: tuple[tuple[int, ...], ...] = ()
     gpus: tuple[int, ...] = ()
     gpu_domains: tuple[int, ...] = ()
+    sockets: tuple[tuple[int, ...], ...] = ()
+    gpu_vendor: str = ""
+    pmix: bool = False
+    """Whether the node serves PMIx."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -85,26 +91,27 @@ def bind_cpus(tasks: int, node: NodeCpus, options: LaunchOptions, busy: frozense
     needed = min(tasks * cores_of_task(node, options), len(cores)) if options.overcommit else tasks * cores_of_task(node, options)
     if needed > len(free):
         return None
-    held = frozenset() if options.overlap else _whole(node, free[:needed])
     over = tasks * cores_of_task(node, options) > len(cores)
+    own = has_own_cores(options) and not over
+    taken = _own_cores(tasks, cores_of_task(node, options), free, node, options.distribution.inner) if own else [free[:needed]]
+    held = frozenset() if options.overlap else _whole(node, [core for cores_taken in taken for core in cores_taken])
     if options.cpu_bind.kind == "none" or over:
         return RankCpus(((),) * tasks, held)
-    if not has_own_cores(options):
+    if not own:
         return RankCpus(_share(tasks, cores), held)
-    each = cores_of_task(node, options)
-    own = [tuple(cpu for core in free[rank * each : (rank + 1) * each] for cpu in core) for rank in range(tasks)]
-    return RankCpus(tuple(_widen(cpus, node, options) for cpus in own), held)
+    cpus = [tuple(cpu for core in cores_taken for cpu in core) for cores_taken in taken]
+    return RankCpus(tuple(_widen(rank, own_cpus, node, options) for rank, own_cpus in enumerate(cpus)), held)
 
 
 def bind_gpus(
-    tasks: int, cpus: Sequence[tuple[int, ...]], node: NodeCpus, options: LaunchOptions, nodes: int, busy: frozenset[int]
+    tasks: int, cpus: Sequence[tuple[int, ...]], node: NodeCpus, options: LaunchOptions, place: tuple[int, int], busy: frozenset[int]
 ) -> RankGpus | None:
-    """Returns the GPUs of a node's tasks, `nodes` being the number of the launch's nodes; None: too many of them are in use now.
+    """Returns the GPUs of a node's tasks; `place`: the node's among those of the launch, and their number. None: too many are in use now.
 
     Raises Rejected where the allocation has fewer there than are asked for.
     """
     free = tuple(gpu for gpu in node.gpus if options.overlap or gpu not in busy)
-    wanted = gpus_of_node(tasks, options, nodes)
+    wanted = gpus_of_node(tasks, options, place)
     if wanted is None:
         seen, held = node.gpus, frozenset[int]()
     elif wanted > len(node.gpus):
@@ -124,13 +131,61 @@ def bind_gpus(
     return RankGpus(tuple(_bound_gpus(rank, cpus[rank], seen, node, options) for rank in range(tasks)), held)
 
 
-def gpus_of_node(tasks: int, options: LaunchOptions, nodes: int) -> int | None:
-    """Returns how many GPUs a launch asks for on one of its nodes; None: it asks for none of its own."""
+def gpus_of_node(tasks: int, options: LaunchOptions, place: tuple[int, int]) -> int | None:
+    """Returns how many GPUs a launch asks for on one of its nodes, the first of which have those left over; None: it asks for none."""
     if options.gpus_per_task is not None:
         return options.gpus_per_task * tasks
     if options.gpus_per_node is not None:
         return options.gpus_per_node
-    return None if options.gpus is None else -(-options.gpus // nodes)
+    index, nodes = place
+    return None if options.gpus is None else options.gpus // nodes + (index < options.gpus % nodes)
+
+
+def _own_cores(tasks: int, each: int, free: Sequence[tuple[int, ...]], node: NodeCpus, order: str) -> list[list[tuple[int, ...]]]:
+    """Returns the cores of each task, of which there are enough: in a row, or as `order` has them.
+
+    `cyclic`: a task's come from one socket where that has as many, the next task's from the next; `fcyclic`: each comes from the next.
+    """
+    rows = list(free)
+    if order:
+        queues = _by_socket(free, node)
+        if order == "cyclic":
+            return [_next_cores(queues, each) for _ in range(tasks)]
+        rows = [core for row in zip_longest(*queues) for core in row if core is not None]
+    return [rows[rank * each : (rank + 1) * each] for rank in range(tasks)]
+
+
+def _by_socket(cores: Sequence[tuple[int, ...]], node: NodeCpus) -> deque[deque[tuple[int, ...]]]:
+    """Returns these cores by socket, where none are known by NUMA domain; those of none come last."""
+    sockets = node.sockets or node.domains
+    numbers = {cpu: number for number, socket in reversed(list(enumerate(sockets))) for cpu in socket}
+    queues = [deque[tuple[int, ...]]() for _ in range(len(sockets) + 1)]
+    for core in cores:
+        queues[numbers.get(core[0], -1)].append(core)
+    return deque(queue for queue in queues if queue)
+
+
+def _next_cores(queues: deque[deque[tuple[int, ...]]], each: int) -> list[tuple[int, ...]]:
+    """Takes the cores of one task from the first socket that has as many, else from several; turns to the next socket."""
+    for _ in range(len(queues)):
+        if len(queues[0]) >= each:
+            break
+        queues.rotate(-1)
+    taken = list[tuple[int, ...]]()
+    while len(taken) < each:
+        if queues[0]:
+            taken.append(queues[0].popleft())
+        else:
+            queues.rotate(-1)
+    queues.rotate(-1)
+    return taken
+
+
+def _groups_of(cpus: Sequence[int], groups: Sequence[tuple[int, ...]], node: NodeCpus, options: LaunchOptions) -> tuple[int, ...]:
+    """Returns the usable CPUs of all groups (sockets, NUMA domains) that have any of these; all that are usable where none has."""
+    usable = dict.fromkeys(cpu for core in usable_cores(node, options) for cpu in core)
+    own = frozenset(cpus)
+    return tuple(cpu for group in groups if own & set(group) for cpu in group if cpu in usable) or tuple(usable)
 
 
 def _share(tasks: int, cores: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
@@ -146,15 +201,17 @@ def _whole(node: NodeCpus, cores: Sequence[tuple[int, ...]]) -> frozenset[int]:
     return frozenset(cpu for core in node.cores if used & set(core) for cpu in core)
 
 
-def _widen(cpus: tuple[int, ...], node: NodeCpus, options: LaunchOptions) -> tuple[int, ...]:
-    """Returns a task's CPUs as its kind of binding has them: single threads, its cores, or all of their domains."""
+def _widen(rank: int, cpus: tuple[int, ...], node: NodeCpus, options: LaunchOptions) -> tuple[int, ...]:
+    """Returns a task's CPUs as its kind of binding has them: single threads, its cores, or all of their sockets or NUMA domains."""
     match options.cpu_bind.kind:
         case "threads":
             return cpus[: options.cpus_per_task or 1]
-        case "sockets" | "ldoms" | "rank_ldom":
-            usable = dict.fromkeys(node.cpus)
-            wider = tuple(cpu for domain in node.domains if set(domain) & set(cpus) for cpu in domain if cpu in usable)
-            return wider or tuple(usable)
+        case "sockets":
+            return _groups_of(cpus, node.sockets or node.domains, node, options)
+        case "ldoms":
+            return _groups_of(cpus, node.domains, node, options)
+        case "rank_ldom" if node.domains:
+            return _groups_of(node.domains[rank % len(node.domains)], node.domains, node, options)
     return cpus
 
 

@@ -77,16 +77,16 @@ def lay_out(
     _check_share(-(-tasks // count), tasks)
     warnings = _warnings(options, count, tasks)
     chosen = _choose(options, candidates, count, tasks)
-    dealt = deal(tasks, [candidate.capacity for candidate in chosen], options.distribution)
+    dealt = deal(tasks, [_most_dealt(options, candidate, count, tasks) for candidate in chosen], options.distribution)
     _check_share(max(map(len, dealt)), tasks)
     _check_room(options, candidates, chosen, dealt, tasks)
     parts = []
-    for candidate, ranks in zip(chosen, dealt, strict=True):
+    for place, (candidate, ranks) in enumerate(zip(chosen, dealt, strict=True)):
         name = candidate.node.name
         bound = bind_cpus(len(ranks), candidate.node, options, busy.get(name, frozenset()))
         if bound is None:
             return CpusInUse(_waits(options, candidate, len(ranks), busy))
-        seen = bind_gpus(len(ranks), bound.cpus, candidate.node, options, len(chosen), busy_gpus.get(name, frozenset()))
+        seen = bind_gpus(len(ranks), bound.cpus, candidate.node, options, (place, len(chosen)), busy_gpus.get(name, frozenset()))
         if seen is None:
             return CpusInUse(f"it waits for GPUs on {name}, which other launches use")
         parts.append(NodeRanks(name, candidate.index, ranks, bound.cpus, seen.gpus, bound.held, seen.held))
@@ -128,6 +128,8 @@ def _counts(options: LaunchOptions, candidates: Sequence[_Candidate], allocated:
         if low > there:
             raise _refused("nodes", low, f"the allocation has {_nodes_word(allocated)}, of which this launch may use {there}")
         count = min(high, there)
+    if tasks is None and options.gpus and options.gpus_per_task:
+        tasks = max(1, options.gpus // options.gpus_per_task)
     if tasks is None:
         tasks = count * (options.tasks_per_node or 1)
     if tasks > MOST_TASKS:
@@ -157,6 +159,14 @@ def _choose(options: LaunchOptions, candidates: Sequence[_Candidate], count: int
     others = [candidate for candidate in candidates if candidate not in named]
     others.sort(key=lambda candidate: (candidate.free < share, candidate.capacity < share))
     return sorted([*named, *others[: count - len(named)]], key=lambda candidate: candidate.index)
+
+
+def _most_dealt(options: LaunchOptions, candidate: _Candidate, count: int, tasks: int) -> int:
+    """Returns how many tasks a node is dealt while others have room: as many as it has CPUs for, and `--ntasks-per-node` allows."""
+    each = options.tasks_per_node
+    if each is None or tasks > each * count:
+        return candidate.capacity
+    return each if options.overcommit else min(each, candidate.capacity)
 
 
 def _check_share(most: int, tasks: int) -> None:

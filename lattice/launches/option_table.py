@@ -55,7 +55,7 @@ _SWITCHES: Final = (
     "version",
 )
 _OPTIONAL: Final = ("kill-on-bad-exit", "immediate", "exclusive", "propagate")
-_ALIASES: Final = {"tasks-per-node": "ntasks-per-node"}
+_ALIASES: Final = {"tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind"}
 
 _HAS = "the allocation has it already"
 _WHOLE = "all memory and disks of each node belong to the allocation"

@@ -15,12 +15,13 @@ MOST_NUMBERS: Final = 65_536
 """Numbers of one list of CPUs, masks or GPUs."""
 LIMITS: Final = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
 """The soft limits that `--propagate` names."""
-SERVED_MPI: Final = ("auto", "none", "pmi1", "pmi2")
+SERVED_MPI: Final = ("auto", "none", "pmi1", "pmi2", "pmix")
 _GPU_WORDS: Final = ("gpu", "gpus")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BINDINGS: Final = ("none", "no", "rank", "threads", "cores", "sockets", "ldoms", "map_cpu", "mask_cpu", "map_ldom", "rank_ldom")
 _LAYOUTS: Final = ("block", "cyclic", "plane")
 _INNER: Final = frozenset({"*", "block", "cyclic", "fcyclic"})
+_OVER_SOCKETS: Final = frozenset({"cyclic", "fcyclic"})
 _HINTS: Final = {"multithread": 0, "nomultithread": 1, "compute_bound": 1}
 
 
@@ -52,11 +53,15 @@ class GpuBind:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The order in which ranks are dealt to nodes: `block`, `cyclic`, or `plane` with its size; `packed`: one node is filled first."""
+    """The order in which ranks are dealt to nodes: `block`, `cyclic`, or `plane` with its size; `packed`: one node is filled first.
+
+    `inner`: the order of their cores over the sockets of a node, `cyclic` or `fcyclic`; empty: in a row.
+    """
 
     kind: str = "block"
     plane: int = 0
     packed: bool = False
+    inner: str = ""
 
 
 DEFAULT_DISTRIBUTION: Final = Distribution()
@@ -93,7 +98,7 @@ def read_node_names(text: str) -> tuple[str, ...]:
 
 
 def read_distribution(text: str) -> Distribution:
-    """Returns the layout of `block`, `cyclic`, `plane=4`; what follows a `:` is about sockets and is read only.
+    """Returns the layout of `block`, `cyclic:fcyclic`, `plane=4`; what follows a second `:` is about cores and is read only.
 
     Raises Rejected for other words; `arbitrary` needs a file of hosts and is one.
     """
@@ -108,7 +113,8 @@ def read_distribution(text: str) -> Distribution:
         raise Rejected("arbitrary is not served: name the nodes with --nodelist, and use block, cyclic or plane=SIZE")
     if kind not in _LAYOUTS or len(inner) > 2 or not set(inner) <= _INNER or (kind == "plane") != bool(equals):
         raise Rejected(f"{text!r} is no layout: use block, cyclic or plane=SIZE")
-    return Distribution(kind, read_count(size) if equals else 0, "pack" in rest)
+    over_sockets = inner[0] if inner and inner[0] in _OVER_SOCKETS else ""
+    return Distribution(kind, read_count(size) if equals else 0, "pack" in rest, over_sockets)
 
 
 def read_time(text: str) -> float | None:
@@ -202,12 +208,12 @@ def read_export(text: str) -> Export:
 
 
 def read_mpi(text: str) -> str:
-    """Returns how ranks are served; raises Rejected for a kind that is not: PMIx, and other systems' own."""
+    """Returns how ranks are served (`pmix_vN`, as Slurm names its own, is pmix); raises Rejected for a kind that is not known."""
     kind = text.lower()
     if kind in SERVED_MPI:
         return kind
-    if kind.startswith("pmix"):
-        raise Rejected(f"{text!r} is not served by this release: MPICH and its kin find PMI-1 and PMI-2; leave it out")
+    if kind.startswith("pmix_v"):
+        return "pmix"
     raise Rejected(f"{text!r} is not known: use {', '.join(SERVED_MPI)}, or leave the option out")
 
 

@@ -32,6 +32,10 @@ class LaunchDefaults:
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
     gpus_per_task: int | None = None
+    distribution: str = ""
+    """As `--distribution` has it; empty: not asked."""
+    cpu_bind: str = ""
+    """As `--cpu-bind` has it; empty: not asked."""
     uenv: str = ""
     view: str = ""
     mpi: str = "auto"
@@ -138,6 +142,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], defaults: LaunchDefau
         raise Rejected("no program is named: write srun [OPTIONS] PROGRAM [ARGUMENTS]; `srun --help` lists the options", reason="BadOption")
     if (names := {one.name for one in asked}) & {"exact", "exclusive"} and "overlap" in names:
         raise Rejected("--exact and --overlap contradict each other: give one of them", reason="BadOption")
+    if fields.get("external_launcher"):
+        fields |= _OF_EXTERNAL_LAUNCHER
     return LaunchOptions(command=command, notes=tuple(notes), **fields)
 
 
@@ -151,14 +157,17 @@ def _inherit(defaults: LaunchDefaults, environ: Mapping[str, str]) -> dict[str, 
         "gpus_per_task": defaults.gpus_per_task,
         "mpi": defaults.mpi,
     }
+    if defaults.distribution:
+        fields["distribution"] = values.read_distribution(defaults.distribution)
+    if defaults.cpu_bind:
+        fields["cpu_bind"] = values.read_cpu_bind(defaults.cpu_bind)
     for name, slot in VARIABLES:
         value = environ.get(name, "")
         if not value or (SRUN[slot].argument is Argument.NONE and slot != "verbose" and not values.read_switch(value)):
             continue
+        if slot == "distribution" and value == "plane":
+            value = f"plane={environ.get('SLURM_DIST_PLANESIZE', '')}"  # Slurm gives its size apart
         _apply(fields, _GivenOption(slot, value, f"{name}={value}", False), defaults)
-    layout, plane = fields.get("distribution"), environ.get("SLURM_DIST_PLANESIZE", "")
-    if layout == Distribution("plane") and is_digits(plane, 9):
-        fields["distribution"] = Distribution("plane", int(plane))
     return fields
 
 
@@ -277,6 +286,12 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 """By option with a value, the field that it sets and the function that reads it."""
 _WITHOUT_VALUE: Final = {"kill-on-bad-exit": "1", "immediate": "1", "propagate": "ALL"}
 """By option whose value may be left out, the value that it then has."""
+
+_OF_EXTERNAL_LAUNCHER: Final[Mapping[str, Any]] = {
+    "overlap": True, "exact": False, "overcommit": True, "cpu_bind": CpuBind("none"), "cpus_per_task": None, "gpus": None,
+    "gpus_per_node": None, "gpus_per_task": None, "mpi": "none",
+}  # fmt: skip
+"""What `--external-launcher` asks for: the daemons of another launcher count no CPUs, and see all that the allocation has."""
 
 
 def _apply(fields: dict[str, Any], one: _GivenOption, defaults: LaunchDefaults) -> None:

@@ -34,7 +34,7 @@ CPUs, GPUs and MPI:
       --threads-per-core=N, --hint=nomultithread
       --gpus-per-task=N, --gpus-per-node=N, --gpus=N, --gres=gpu:N
       --gpu-bind=KIND          closest, single:TASKS, per_task:GPUS, map_gpu:LIST, mask_gpu:LIST, none
-      --mpi=KIND               auto, pmi1, pmi2, none; --mpi=list names them
+      --mpi=KIND               auto, pmi1, pmi2, pmix, none; --mpi=list names them
 
 Directories, files, variables:
   -D, --chdir=DIRECTORY        where the tasks begin (default: the caller's directory)
@@ -59,4 +59,4 @@ The end:
 Options of Slurm's srun that have no meaning here are named under -v; those that would change what is run are refused.
 """
 VERSION: Final = f"lattice-srun {__version__}\n"
-MPI_LIST: Final = "MPI plugin types are...\n\tauto\n\tnone\n\tpmi1\n\tpmi2\n"
+MPI_LIST: Final = "MPI plugin types are...\n\tauto\n\tnone\n\tpmi1\n\tpmi2\n\tpmix\n"

@@ -14,6 +14,8 @@ OURS: Final = ("SLURM_", "SLURMD_", "LATTICE_")
 """The beginnings of variables that `--export=NONE` passes on, too."""
 PRESERVED: Final = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS")
 """Variables that `--preserve-env` leaves as the caller has them."""
+GPU_VARIABLES: Final = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": ("ROCR_VISIBLE_DEVICES",), "intel": ("ZE_AFFINITY_MASK",)}
+"""By vendor, the variables that say which GPUs a process may use."""
 _SINGLE_USE: Final = frozenset(
     {"SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_VERBOSE", "SLURM_STEP_GPUS", "SLURM_TASK_PID"}
 )
@@ -43,6 +45,11 @@ class JobFacts:
     user_id: int | None = None
     group_id: int | None = None
     umask: int = 0o022
+    gpus: tuple[int, ...] = ()
+    """How many GPUs each of its nodes has; empty: it is not known."""
+    submit_host: str = ""
+    cluster: str = ""
+    """The name of the cluster; empty: it is not known."""
 
 
 def exported(options: LaunchOptions, environ: Mapping[str, str]) -> dict[str, str]:
@@ -72,7 +79,7 @@ def of_launch(job: JobFacts, options: LaunchOptions, layout: LaunchLayout, envir
         "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks,
         "SLURM_NNODES": str(len(nodes)),
-        "SLURM_DISTRIBUTION": options.distribution.kind,
+        "SLURM_DISTRIBUTION": ":".join(filter(None, (options.distribution.kind, options.distribution.inner))),
         "SLURM_UMASK": f"{job.umask:04o}",
         "LATTICE_LAUNCH_ID": f"{job.number}.{job.step}",
         "LATTICE_NODELIST": ",".join(nodes),
@@ -102,6 +109,8 @@ def of_node(job: JobFacts, options: LaunchOptions, layout: LaunchLayout, part: N
         "LATTICE_NODENAME": part.name,
         "LATTICE_LOCAL_SIZE": str(len(part.ranks)),
     }
+    if job.gpus and job.gpus[part.index]:
+        found["SLURM_GPUS_ON_NODE"] = str(job.gpus[part.index])
     seen = sorted({gpu for gpus in part.gpus for gpu in gpus or ()})
     if seen:
         found |= {"SLURM_STEP_GPUS": ",".join(map(str, seen)), "SLURM_GPUS_ON_NODE": str(len(seen))}
@@ -117,8 +126,11 @@ def of_node(job: JobFacts, options: LaunchOptions, layout: LaunchLayout, part: N
     return found
 
 
-def of_rank(part: NodeRanks, local: int) -> dict[str, str]:
-    """Returns the variables of one task of a node, by its number there; SLURM_TASK_PID is the keeper's, who knows it."""
+def of_rank(part: NodeRanks, local: int, gpu_vendor: str = "") -> dict[str, str]:
+    """Returns the variables of one task of a node, by its number there; SLURM_TASK_PID is the keeper's, who knows it.
+
+    Of the variables that hide GPUs, those of the vendor alone are set where it is known: AMD's runtime reads two of them in turn.
+    """
     rank = part.ranks[local]
     found = {
         "SLURM_PROCID": str(rank),
@@ -129,7 +141,7 @@ def of_rank(part: NodeRanks, local: int) -> dict[str, str]:
     gpus = part.gpus[local] if part.gpus else None
     if gpus is not None:
         listed = ",".join(map(str, gpus))
-        found |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"), listed)
+        found |= dict.fromkeys(GPU_VARIABLES.get(gpu_vendor, tuple(name for names in GPU_VARIABLES.values() for name in names)), listed)
     return found
 
 
@@ -161,6 +173,7 @@ def _of_job(job: JobFacts, number: str) -> dict[str, str]:
     }
     if job.project:
         found["LATTICE_PROJECT"] = job.project
+    found |= {name: text for name, text in (("SLURM_CLUSTER_NAME", job.cluster), ("SLURM_SUBMIT_HOST", job.submit_host)) if text}
     for name, value in (("SLURM_JOB_UID", job.user_id), ("SLURM_JOB_GID", job.group_id)):
         if value is not None:
             found[name] = str(value)

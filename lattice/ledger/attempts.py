@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lattice.ledger import projection
+from lattice.ledger.ends import describe_unknown_exit
 from lattice.ledger.history import HistoryRow
 from lattice.ledger.reports import ENDING, LOST, PREPARING, RUNNING, START_FAILED, UNKNOWN_EXIT, UNNAMED
 from lattice.ledger.steps import Retry, decide_end
@@ -98,7 +99,7 @@ class Told:
             return "NodeLost", f"{len(lost)} of {len(self.nodes)} nodes were lost: {fold_nodes(lost)}", None
         unknown = next((node for node, row in rows.items() if row.state == UNKNOWN_EXIT), None)
         if unknown is not None:
-            return "ExitUnknown", f"the process that keeps the exit code was killed on {unknown}", None
+            return "ExitUnknown", describe_unknown_exit(unknown), None
         if not self.start:
             return "Lost", "it was ended before it began", None
         return "Completed", f"every task on {fold_nodes(self.nodes)} ended with 0", Exit(code=0)

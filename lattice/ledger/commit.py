@@ -87,6 +87,8 @@ class Book:
         self.holders: dict[int, Key] = {}
         self.users: dict[tuple[str, str], tuple[int, int]] = {}
         """By (tenant, user): the nodes and rows that he holds, releasing ones included; no entry without any."""
+        self.mutexes: dict[str, Key] = {}
+        """By digest of a mutex: the row that has it, releasing ones included."""
         self._shard: dict[Key, int] = {}
         self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
         self._texts: list[str | None] = [None] * SHARDS
@@ -168,7 +170,7 @@ class Book:
     def validate(self) -> None:
         """Rebuilds the book from its own text and every count from the rows; raises Corrupt on the first difference."""
         again = Book.load(self.render())
-        for name in ("head", "accounts", "sensitive", "rows", "attempts", "holders", "users"):
+        for name in ("head", "accounts", "sensitive", "rows", "attempts", "holders", "users", "mutexes"):
             if getattr(self, name) != getattr(again, name):
                 raise Corrupt(f"the book's {name} differ from its own text", reason="BookDiffers")
         for tenant, account in self.accounts.items():
@@ -187,13 +189,16 @@ class Book:
     def _insert(self, row: Row, position: int) -> None:
         """Adds a row to a shard, at `position`, and to all indices by node, uid and user; charges no account.
 
-        Raises Corrupt where a node of it is held by another row.
+        Raises Corrupt where a node or a mutex of it is held by another row.
         """
         self.rows[row.key] = row
         self.attempts.setdefault(row.uid, set()).add(row.attempt)
         for node in row.nodes:
             if self.holders.setdefault(node, row.key) != row.key:
                 raise Corrupt(f"node index {node} is held by {self.holders[node]} and {row.key}", reason="NodeTwice")
+        for mutex in row.mutexes:
+            if self.mutexes.setdefault(mutex, row.key) != row.key:
+                raise Corrupt(f"mutex {mutex} is held by {self.mutexes[mutex]} and {row.key}", reason="MutexTwice")
         self._shard[row.key] = position
         self._members[position][row.key] = row
         self._texts[position] = None
@@ -209,6 +214,8 @@ class Book:
             del self.attempts[row.uid]
         for node in row.nodes:
             del self.holders[node]
+        for mutex in row.mutexes:
+            del self.mutexes[mutex]
         position = self._shard.pop(row.key)
         del self._members[position][row.key]
         self._texts[position] = None
@@ -282,7 +289,7 @@ def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
         if standing.held and standing.nodes == claim.nodes:
             return SAME, _nothing
         return ProposalRefused("AttemptTaken", f"attempt {claim.attempt} of {claim.uid} is in the ledger already"), _nothing
-    for check in (_other_attempts, _nodes_free, _within_limits, _room_in_object):
+    for check in (_other_attempts, _nodes_free, _mutexes_free, _within_limits, _room_in_object):
         refusal = check(book, claim)
         if refusal is not None:
             return refusal, _nothing
@@ -293,7 +300,7 @@ def _row(claim: Claim, state: str) -> Row:
     """Returns the row of a claim, in this state."""
     return Row(
         claim.uid, claim.attempt, claim.generation, claim.user, claim.tenant, claim.vcluster,
-        claim.kind, state, claim.reporter, claim.nodes, claim.sensitive, claim.walltime,
+        claim.kind, state, claim.reporter, claim.nodes, claim.sensitive, claim.walltime, claim.mutex,
     )  # fmt: skip
 
 
@@ -302,6 +309,15 @@ def _other_attempts(book: Book, claim: Claim) -> ProposalRefused | None:
     for row in book.rows_of(claim.uid):
         if row.held or row.attempt > claim.attempt:
             return ProposalRefused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
+    return None
+
+
+def _mutexes_free(book: Book, claim: Claim) -> ProposalRefused | None:
+    """Returns the refusal of a claim that needs a mutex which another row has, a releasing one too; None: it may have all that it needs."""
+    for mutex in filter(None, claim.mutex.split("+")):
+        holder = book.mutexes.get(mutex)
+        if holder is not None:
+            return ProposalRefused("MutexHeld", f"mutex {mutex} is held by attempt {holder[1]} of {holder[0]}")
     return None
 
 
@@ -551,8 +567,8 @@ def _recover(book: Book, recover: Recover) -> tuple[Verdict, Undo]:
 
 
 def _adopt(book: Book, adopt: Adopt) -> tuple[Verdict, Undo]:
-    """Adds a row that the nodes' histories say, in the state that they say, without a check of limits; returns the verdict and how to take
-    that back.
+    """Adds a row that the nodes' histories say, in the state that they say, without a check of limits, and without the mutexes that another
+    row has; returns the verdict and how to take that back.
 
     A row that is in the ledger is SAME; nodes that are held, or, for a held row, another attempt's claim, are a refusal.
     """
@@ -562,7 +578,8 @@ def _adopt(book: Book, adopt: Adopt) -> tuple[Verdict, Undo]:
     refusal = refusal or _nodes_free(book, adopt.claim)
     if refusal is not None:
         return refusal, _nothing
-    return Accepted(), book._swap(None, _row(adopt.claim, adopt.state))
+    free = "+".join(mutex for mutex in adopt.claim.mutex.split("+") if mutex not in book.mutexes)
+    return Accepted(), book._swap(None, _row(msgspec.structs.replace(adopt.claim, mutex=free), adopt.state))
 
 
 _APPLY: dict[type, Callable[[Book, Any], tuple[Verdict, Undo]]] = {

@@ -63,6 +63,14 @@ def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNod
     return now - min(standing.vouched_seconds for standing in standings) - parse_time(start) >= parse_duration(walltime)
 
 
+def describe_unknown_exit(node: str) -> str:
+    """Returns the sentence on work whose shim was killed on a node before the end of all its tasks was known, with the next step."""
+    return (
+        f"the process that keeps the exit code was killed on {node} (lattice-shim), and with it the tasks that still ran: they have no "
+        f"exit code; look there for who killed it (journalctl -k, the audit log), then submit the work again"
+    )
+
+
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """Returns reason, sentence and exit from the nodes' reports: those of the first failure, else exit code 0 where all have ended, else
     Lost.
@@ -71,7 +79,7 @@ def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None
     """
     for standing in standings:
         if standing.state == UNKNOWN_EXIT:
-            return "ExitUnknown", f"the process that keeps the exit code was killed on {standing.name}", None
+            return "ExitUnknown", describe_unknown_exit(standing.name), None
     for standing in standings:
         if standing.state == ENDED and standing.detail not in ("", "0"):
             code = int(standing.detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote, unquote
 from zlib import crc32
@@ -31,6 +32,7 @@ KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
 SENSITIVE = "s"
 _NOTHING = "-"
+_MUTEXES = re.compile(r"[A-Za-z0-9_-]{11}(\+[A-Za-z0-9_-]{11})*")
 
 Key = tuple[str, int]
 
@@ -40,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     `state`: HELD, or the letter of the cause for which it is releasing them. `reporter`: the index of the node that writes the
     status. `sensitive`: the nodes count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: no
-    limit.
+    limit. `mutex`: the digests of the mutexes that it has, joined by `+`; no other row has one of them.
     """
 
     uid: str
@@ -55,6 +57,12 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     nodes: tuple[int, ...]
     sensitive: bool = False
     walltime: int | None = None
+    mutex: str = ""
+
+    @property
+    def mutexes(self) -> tuple[str, ...]:
+        """Returns the digests of the mutexes that the row has."""
+        return tuple(self.mutex.split("+")) if self.mutex else ()
 
     @property
     def key(self) -> Key:
@@ -91,11 +99,14 @@ def _reporter(row: Row, number: int) -> str:
 
 
 def _trailing(row: Row, number: int) -> str:
-    """Returns the columns after the tenth: the walltime and the mark of sensitive work.
+    """Returns the columns after the tenth: the walltime, the mark of sensitive work, the mutexes.
 
-    In format 1 the mark stands first, and both only where needed, since older readers ignore them.
+    In format 1 the mark stands first, and all only where needed, since older readers ignore them.
     """
     walltime = _NOTHING if row.walltime is None else str(row.walltime)
+    if row.mutex:
+        mark = SENSITIVE if row.sensitive else _NOTHING
+        return f" {walltime} {mark} {row.mutex}" if number > FIRST_FORMAT else f" {mark} {walltime} {row.mutex}"
     if number > FIRST_FORMAT:
         return f" {walltime} {SENSITIVE}" if row.sensitive else f" {walltime}"
     if row.walltime is not None:
@@ -112,8 +123,8 @@ def format_of(texts: Iterable[str]) -> int:
 def decode_shard(text: str) -> list[Row]:
     """Returns the rows of a shard.
 
-    Of the columns after the tenth it reads the walltime and the mark of sensitive work. Raises Corrupt for another format number
-    (naming both) or for text that is no shard.
+    Of the columns after the tenth it reads the walltime, the mark of sensitive work, and the mutexes. Raises Corrupt for another format
+    number (naming both) or for text that is no shard.
     """
     found, _, rest = text.partition("|")
     number = check_format("ledger shard", found, FORMAT)
@@ -143,7 +154,7 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
     return Row(
         decode_uid(uid), int(attempt), int(generation), names[int(user)], names[int(tenant)], names[int(vcluster)],
         kind, state, indices[0] if reporter == _NOTHING else int(reporter), indices, mark == [SENSITIVE],
-        None if walltime == _NOTHING else int(walltime),
+        None if walltime == _NOTHING else int(walltime), more[2] if more[2:] and _MUTEXES.fullmatch(more[2]) else "",
     )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ import msgspec
 
 from lattice.accounting.charges import held_seconds
 from lattice.ledger.format import Row
-from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry, ShowEnding
+from lattice.ledger.steps import QUOTA_RECLAIMED, REQUEUED, SCHEDULER, End, Retry, ShowEnding
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
 from lattice.lifecycle.grace import grace_seconds
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
 from lattice.units import fold_nodes, format_time, parse_time
-from lattice.views.allocation import Allocation, AttemptsUse, Condition, Exit, ExpectedStart
+from lattice.views.allocation import Allocation, AttemptsUse, Condition, Edge, Exit, ExpectedStart
 
 Patch = dict[str, Any]
 ATTEMPTS_KEPT = 10
@@ -29,26 +29,39 @@ MOVED_SECONDS, MOVED_SHARE = 60.0, 0.1
 
 def pending(
     allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None,
-    expected: Patch | None = None, alone: bool = False, reserved: float | None = None,
+    expected: Patch | None = None, alone: bool = False, reserved: float | None = None, edges: Sequence[Edge] = (),
 ) -> Patch | None:  # fmt: skip
-    """Returns the patch that shows why work waits, with its score, its expected start and the time of its reservation.
+    """Returns the patch that shows why work waits, with its score, its expected start, its edges and the time of its reservation.
 
-    `reserved`: when the reservation was given; None: it holds none. Returns None when the status shows all that already: a score is
-    never written alone, an expected start only with `alone`.
+    `reserved`: when the reservation was given; None: it holds none. `edges`: empty leaves those of the status. Returns None when the
+    status shows all that already: a score is never written alone, an expected start only with `alone`.
     """
     status, generation = allocation.status, allocation.metadata.generation
     conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
     settled = _settle(allocation, conditions, now)
     if status.number and status.observed_generation == generation and same_but_for_times(settled.conditions, status.conditions):
         shown: Patch = {"expectedStart": expected} if expected is not None else {}
-        held = _reserved_at(allocation, reserved)
+        held = _reserved_at(allocation, reserved) | _edges(allocation, edges)
         return _alone(allocation, {**shown, **held}, seq) if held or (alone and shown) else None
     return _patch(
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, submitTime=status.submit_time or allocation.metadata.creation_timestamp,
         **({"score": score} if score else {}), **({"expectedStart": expected} if expected is not None else {}),
-        **_reserved_at(allocation, reserved),
+        **_reserved_at(allocation, reserved), **_edges(allocation, edges),
     )  # fmt: skip
+
+
+def edges_answered(allocation: Allocation, edges: Sequence[Edge], *, number: int, seq: int, now: float) -> Patch:
+    """Returns the patch that shows the answers of an allocation's edges, and what else the first write of a status shows."""
+    submitted = allocation.status.submit_time or allocation.metadata.creation_timestamp
+    number = allocation.status.number or number
+    return written(allocation, seq=seq, now=now, number=number, submitTime=submitted, **_edges(allocation, edges))
+
+
+def _edges(allocation: Allocation, edges: Sequence[Edge]) -> Patch:
+    """Returns the field that shows edges; empty where there are none, or the status shows the same already."""
+    same = not edges or tuple(edges) == allocation.status.edges
+    return {} if same else {"edges": [msgspec.to_builtins(edge) for edge in edges]}
 
 
 def _alone(allocation: Allocation, fields: Patch, seq: int) -> Patch:
@@ -127,7 +140,7 @@ def placed(
     if fresh or status.scheduled_time is None:
         fields |= {"scheduledTime": format_time(now), "gpus": gpus or None}
     if fresh and status.attempt:
-        fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
+        fields |= {"startTime": None, "endTime": None, "exit": None, "launches": None, "report": None}
     if hollow:
         fields["hollow"] = True
     if score or status.score is not None:
@@ -214,7 +227,7 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     left = (*kinds.WRITTEN_BY_REPORTER, kinds.ENDING, kinds.RECONCILING, kinds.STALLED)
     base = without_conditions(status.conditions, left)
     conditions = with_condition(
-        base, kinds.SCHEDULED, FALSE, retry.reason if retry.reason == QUOTA_RECLAIMED else "NotYetEvaluated",
+        base, kinds.SCHEDULED, FALSE, retry.reason if retry.reason in (QUOTA_RECLAIMED, REQUEUED) else "NotYetEvaluated",
         f"attempt {attempt} ended: {retry.message}",
         generation=allocation.metadata.generation, now=format_time(now),
     )  # fmt: skip
@@ -225,7 +238,7 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, attempt=attempt + 1, attempts=entries[-ATTEMPTS_KEPT:],
         requeues=status.requeues + (1 if retry.counted else 0), nodes="", nodeCount=0, gpus=0, head="", reporter="",
-        scheduledTime=None, startTime=None, endTime=None, exit=None, report=None,
+        scheduledTime=None, startTime=None, endTime=None, exit=None, launches=None, report=None,
         **({"usage": usage} if usage else {}), **_no_kill_time(allocation),
     )  # fmt: skip
 

@@ -26,6 +26,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """Whether the nodes count against the sensitive pool as well."""
     walltime: int | None = None
     """The admitted seconds, which agents obey; None: no limit."""
+    mutex: str = ""
+    """The digests of the mutexes that it needs, joined by `+`."""
 
     @property
     def key(self) -> Key:

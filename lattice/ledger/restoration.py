@@ -22,6 +22,7 @@ from lattice.lifecycle.settle import is_final
 from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
 from lattice.views.allocation import Allocation
 from lattice.views.ledger import LedgerTerm, Plan
+from lattice.workflow.mutexes import mutexes_of
 
 KEEP_SECONDS = 7 * 86400.0
 """Seconds for which nodes keep exit records after the end."""
@@ -304,6 +305,7 @@ def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Cl
     return Claim(
         allocation.metadata.uid, attempt, allocation.metadata.generation, spec.user, spec.tenant, spec.vcluster,
         spec.lifecycle.type[0], nodes[0], nodes, spec.sensitive, int(parse_duration(walltime)) if walltime else None,
+        "+".join(mutexes_of(allocation)),
     )  # fmt: skip
 
 

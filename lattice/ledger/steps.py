@@ -18,20 +18,24 @@ from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
 from lattice.ledger.reports import GONE
 from lattice.ledger.starting import PARTLY_STARTED, START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, AttemptNodeState, cut_pairs
 from lattice.lifecycle.conditions import condition, is_true
-from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
+from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue, requeue_asked
 from lattice.models import conditions as kinds
 from lattice.software.pinning import ImagesAwaited, ImagesRefused, judge_images
 from lattice.units import fold_nodes, format_duration, parse_time
 from lattice.views.allocation import Allocation, Exit
+from lattice.workflow.release import WITHOUT_EDGES, EdgesAwaited, EdgesJudged, EdgesUnmet, Released
 
 FINALIZER = "lattice.dev/release"
 SCHEDULER = "lattice:scheduler"
 PROLOGUE_RETRIES = 3
+AWAITED_SECONDS = 5.0
+"""How often a deleted object that others wait for is looked at again, where no change of them says that they wait no more."""
 ENDING_SHOWN_SECONDS = 1.0
 """Seconds after TERM before the status shows that work is ending; most work ends sooner, and costs no write."""
 DOWN = "Down"
 DEGRADED = "Degraded"
 QUOTA_RECLAIMED = "QuotaReclaimed"
+REQUEUED = "Requeued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,10 @@ class StepFacts:
     prologue_retries: int = PROLOGUE_RETRIES
     admitted: int | None = None
     """The walltime in seconds that was admitted for the newest generation; None: that of the row stays."""
+    edges: EdgesJudged = WITHOUT_EDGES
+    """What it depends on; read while it holds no row."""
+    awaited: bool = False
+    """Whether others wait for the answer of an object that is being deleted: until their statuses show it, it stays."""
 
     def states_of(self, row: Row) -> list[AttemptNodeState]:
         """Returns the state of a row's attempt on each of the row's nodes; without a report, an empty state."""
@@ -139,6 +147,21 @@ class AwaitImages:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerEdges:
+    """The step that writes the answers of its edges into the status, before anything follows from them."""
+
+    judged: EdgesJudged
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitEdges:
+    """The step that keeps an allocation from the candidates of cycles, and shows which edges are open."""
+
+    judged: EdgesJudged
+    awaited: EdgesAwaited
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """The step that makes the allocation a candidate of the next cycle."""
 
@@ -150,12 +173,15 @@ class Rest:
     seconds: float | None = None
 
 
-Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | AwaitImages | Queue | Rest
+Step = (
+    Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | AnswerEdges | AwaitEdges | AwaitImages
+    | Queue | Rest
+)  # fmt: skip
 
 
 def next_step(facts: StepFacts) -> Step:
-    """Returns the next step of an allocation; the caller carries it out, and asks again unless it is Queue, AwaitImages, RemoveFinalizer or
-    Rest.
+    """Returns the next step of an allocation; the caller carries it out, and asks again unless it is Queue, AwaitEdges, AwaitImages,
+    RemoveFinalizer or Rest.
     """
     allocation = facts.allocation
     if allocation is None:
@@ -198,7 +224,7 @@ def _final(facts: StepFacts, allocation: Allocation) -> Step:
         if freed:
             return Propose(Release(row.key, freed))
     if allocation.metadata.deletion_timestamp and not facts.rows and FINALIZER in allocation.metadata.finalizers:
-        return RemoveFinalizer() if facts.settled else Rest()
+        return Rest(AWAITED_SECONDS) if facts.awaited else RemoveFinalizer() if facts.settled else Rest()
     unseen = allocation.status.observed_generation < allocation.metadata.generation
     return Observe() if unseen or is_true(allocation.status.conditions, kinds.ENDING) else Rest()
 
@@ -239,6 +265,11 @@ def _leaving(allocation: Allocation) -> str:
     return CANCELLED if allocation.spec.cancel is not None else ""
 
 
+def _asked_again(allocation: Allocation) -> bool:
+    """Tells whether the owner wants the present attempt ended, and the next one to wait (`spec.requeueAttempt`)."""
+    return requeue_asked(allocation.spec.requeue_attempt, allocation.status.attempt)
+
+
 def _wish(allocation: Allocation, leaving: str) -> str:
     """Returns in words why an allocation leaves: deleted, or cancelled, with the reason that the user gave."""
     if leaving == DELETED:
@@ -251,7 +282,7 @@ def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step
     """Returns the next step of an allocation that is not final and holds no row: end it where it is to leave (`leaving`: the cause; empty:
     it is not) or missed its deadline, begin it again where its attempt ended or was lost.
 
-    Else it gets its finalizer, waits for its images, or ends where these are refused, and is queued.
+    Else it gets its finalizer, waits for its edges, then for its images, or ends where these say so, and is queued.
     """
     status = allocation.status
     if leaving:
@@ -265,6 +296,15 @@ def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step
         return End("DeadlineMissed", f"had not started by its deadline {deadline}")
     if FINALIZER not in allocation.metadata.finalizers:
         return AddFinalizer()
+    match facts.edges.verdict:
+        case EdgesAwaited() as awaited:
+            return AwaitEdges(facts.edges, awaited)
+        case Released() | EdgesUnmet() if facts.edges.unwritten:
+            return AnswerEdges(facts.edges)
+        case EdgesUnmet(reason, message):
+            return End(reason, message)
+        case Released():
+            pass  # as work without edges
     match judge_images(allocation):
         case ImagesRefused(reason, message):
             return End(reason, message)
@@ -286,6 +326,8 @@ def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> S
         return Propose(Release(row.key)) if finished else Rest()
     if leaving:
         return Propose(Stop(row.key, leaving))
+    if _asked_again(allocation):
+        return Propose(Stop(row.key, WITHDRAWN))
     standings = facts.states_of(row)
     if any(standing.down for standing in standings):
         return Propose(Stop(row.key, DISABLED if any(standing.disabled for standing in standings) else NODE_LOST))
@@ -429,6 +471,8 @@ def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
 
     Work that must not run twice (requeue Never) ends at once where a part of it had started.
     """
+    if _asked_again(allocation):
+        return _again(allocation, reason, message, None)
     before = 0
     for entry in reversed(allocation.status.attempts):
         if entry.reason != START_TIMEOUT:
@@ -468,6 +512,8 @@ def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: st
         return ShowEnding("Cancelled", _wish(allocation, leaving), since)
     if row.state == RECLAIMED:
         return ShowEnding(QUOTA_RECLAIMED, "the quota tree takes back what was lent to it", since)
+    if _asked_again(allocation):
+        return ShowEnding(REQUEUED, "it is requeued as asked", since)
     if row.state == WITHDRAWN:
         reason, message, _ = _told(facts, allocation, facts.states_of(row))
         return ShowEnding(reason, message, since)
@@ -509,11 +555,15 @@ def decide_end(
 
     `node`: on which the prologue failed, where that is the reason.
     """
-    if reason == kinds.PROLOGUE_FAILED and not _leaving(allocation):
+    leaving, asked = bool(_leaving(allocation)), _asked_again(allocation)
+    if reason == kinds.PROLOGUE_FAILED and not leaving and not asked:
         return _after_prologue(allocation, message, prologue_retries, node)
-    if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
+    lifecycle, sensitive = allocation.spec.lifecycle, allocation.spec.sensitive
+    if may_requeue(lifecycle, reason, allocation.status.requeues, cancelled=leaving, asked=asked, sensitive=sensitive):
         return _again(allocation, reason, message, ended)
-    if reason in NODE_SIDE:
+    if reason in NODE_SIDE and sensitive:
+        message += " (sensitive work is never requeued by itself: `lattice requeue` submits it again)"
+    elif reason in NODE_SIDE:
         policy = allocation.spec.lifecycle.requeue
         message += f" (requeue {policy.policy}, {allocation.status.requeues} of {policy.max} used)"
     return End(reason, message, exit=ended)
@@ -532,7 +582,11 @@ def _after_prologue(allocation: Allocation, message: str, retries: int, node: st
 
 
 def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Retry:
-    """Returns the step that begins another attempt; the ended one counts against the most requeues unless it was lost before it started."""
+    """Returns the step that begins another attempt; the ended one counts against the most requeues unless it was lost before it started, or
+    its owner had it requeued.
+    """
+    if _asked_again(allocation):
+        return Retry(REQUEUED, f"requeued as asked; {message}", ended, counted=False)
     started = is_true(allocation.status.conditions, kinds.STARTED)
     return Retry(reason, message, ended, counted=started or reason != "Lost")
 

@@ -23,6 +23,8 @@ class Stored:
         """The limits and the use of each tenant; the dict stays the same object."""
         self.sensitive: SensitiveUse = book.sensitive
         self.rows: dict[Key, Row] = dict(book.rows)
+        self.mutexes: dict[str, Key] = dict(book.mutexes)
+        """By digest of a mutex: the row that has it, releasing ones included."""
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
 
     def advance(
@@ -35,12 +37,15 @@ class Stored:
         for old, new in changes:
             if old is not None:
                 del self.rows[old.key]
+                for mutex in old.mutexes:
+                    del self.mutexes[mutex]
                 attempts = self._attempts[old.uid]
                 attempts.discard(old.attempt)
                 if not attempts:
                     del self._attempts[old.uid]
             if new is not None:
                 self.rows[new.key] = new
+                self.mutexes.update(dict.fromkeys(new.mutexes, new.key))
                 self._attempts.setdefault(new.uid, set()).add(new.attempt)
         self.head = head
 

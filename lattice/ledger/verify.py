@@ -24,6 +24,7 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
     owner: dict[int, str] = {}
     held: dict[str, str] = {}
     seen: set[str] = set()
+    excluded: dict[str, str] = {}
     used = _Used()
     for position, shard in enumerate(status.shards):
         for columns, interned in _rows(position, shard, faults):
@@ -40,6 +41,9 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
             seen.add(holder)
             if columns[7] == "h" and held.setdefault(uid, holder) != holder:
                 faults.append(f"{uid} is held by two attempts: {held[uid]} and {holder}")
+            mutexes = [mutex for mutex in "".join(columns[11:12]).split("+") if mutex]
+            twice = [mutex for mutex in mutexes if excluded.setdefault(mutex, holder) != holder]
+            faults += [f"mutex {mutex} is held twice: by {excluded[mutex]} and {holder}" for mutex in twice]
             for index in indices:
                 if index in owner:
                     faults.append(f"node {names.get(index, index)} is held twice: by {owner[index]} and {holder}")
@@ -119,7 +123,7 @@ def _uid(text: str) -> str:
 
 
 def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str], list[str]]]:
-    """Returns the columns of each row of a shard, in the order of format 1, with the shard's interned names.
+    """Returns the columns of each row of a shard, those of both formats in one order, with the shard's interned names.
 
     Adds a fault for a shard of an unknown format, which has no rows then, and for each row with too few columns, which is left out.
     """
@@ -135,8 +139,8 @@ def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str],
 
 
 def _in_order(columns: list[str], number: str) -> list[str]:
-    """Returns the columns of a row in the order of format 1, the mark of sensitive work before the walltime."""
-    return [*columns[:10], *columns[11:12]] if number == "2" else columns
+    """Returns the columns of a row without its walltime: the first ten, the mark of sensitive work, the mutexes."""
+    return [*columns[:10], *columns[11:13]] if number == "2" else [*columns[:11], *columns[12:13]]
 
 
 def _indices(text: str) -> list[int]:

@@ -18,6 +18,8 @@ from lattice.views.cluster import Capabilities, Hardware, Node
 
 OCI_IMAGES: Final = "oci"
 """The feature of a node that runs work in OCI images."""
+PMIX: Final = "pmix"
+"""The feature of a node that serves PMIx to launches."""
 MEMORY_GROWS: Final = 1.02
 """The factor by which reported memory may exceed the known one: another kernel may leave so much more to work."""
 MEMORY_LACKS: Final = 0.9

@@ -5,8 +5,8 @@ agree with the conditions. Ends are final only together with Ready or Stalled:
 
 | Finished | settled as |
 |---|---|
-| True, Completed | Completed, Ready |
-| True, Cancelled or DeadlineMissed | Cancelled, Stalled |
+| True, Completed | Completed, Ready; but as "requeue possible" where its owner had this attempt requeued |
+| True, Cancelled, DeadlineMissed, DependencyFailed or DependencyNotNeeded | Cancelled, Stalled |
 | True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler decides the next step |
 | True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler decides the next step |
 | True, another reason | Failed, Stalled |
@@ -23,7 +23,7 @@ from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
 
 NODE_SIDE = frozenset({"NodeLost", "Lost", "NodeUnfit"})
 """Reasons of ends that the node caused, not the work; the policy `OnNodeFailure` requeues them."""
-CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
+CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed", "DependencyFailed", "DependencyNotNeeded"})
 _NEVER_AGAIN = CANCELLED_ENDS | kinds.SOFTWARE_REFUSED | {"Completed", "WalltimeExceeded"}
 
 
@@ -76,14 +76,14 @@ def _ended(finished: Condition, lifecycle_type: str, may_requeue: bool, decided:
     """
     phase = phase_before or kinds.RUNNING
     reason, message = finished.reason, finished.message
-    if reason == "Completed":
-        return kinds.COMPLETED, [(kinds.READY, TRUE, reason, message)]
     if reason == "Stopped" and not decided:
         return phase, [(kinds.READY, FALSE, "StopPending", message), (kinds.RECONCILING, TRUE, "StopPending", message)]
-    if reason in CANCELLED_ENDS:
-        return kinds.CANCELLED, [(kinds.READY, FALSE, reason, message), (kinds.STALLED, TRUE, reason, message)]
     if may_requeue:
         return phase, [(kinds.READY, FALSE, "RequeuePending", message), (kinds.RECONCILING, TRUE, "RequeuePending", message)]
+    if reason == "Completed":
+        return kinds.COMPLETED, [(kinds.READY, TRUE, reason, message)]
+    if reason in CANCELLED_ENDS:
+        return kinds.CANCELLED, [(kinds.READY, FALSE, reason, message), (kinds.STALLED, TRUE, reason, message)]
     return kinds.FAILED, [(kinds.READY, FALSE, reason, message), (kinds.STALLED, TRUE, reason, message)]
 
 
@@ -109,19 +109,27 @@ def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, De
     return kinds.PENDING, [(kinds.READY, FALSE, "NotYetEvaluated", "no scheduling cycle has looked at it yet")]
 
 
-def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
+def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool, asked: bool = False, sensitive: bool = False) -> bool:
     """Tells whether policy and attempts left allow another attempt after an end with this reason; a `cancelled` allocation gets none, nor
     one that completed, ran out of walltime, or whose software was refused.
 
     `requeues`: how many of `requeue.max` are used. After a failed prologue neither they nor the policy count. Whether the new attempt uses
-    one is decided apart: one lost before its first process does not.
+    one is decided apart: one lost before its first process does not. `asked`: its owner wants this attempt requeued, whatever its end
+    (`requeue_asked`). `sensitive`: no policy requeues it.
     """
     policy = lifecycle.requeue
+    if asked:
+        return not cancelled and reason not in CANCELLED_ENDS
     if reason == kinds.PROLOGUE_FAILED:  # nothing has started: work.prologueRetries counts, not the policy
         return not cancelled
-    if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in _NEVER_AGAIN:
+    if cancelled or sensitive or policy.policy == "Never" or requeues >= policy.max or reason in _NEVER_AGAIN:
         return False
     return policy.policy == "Always" or reason in NODE_SIDE
+
+
+def requeue_asked(requeue_attempt: int, attempt: int) -> bool:
+    """Tells whether `spec.requeueAttempt` ends an attempt of this number (0: the first), and lets the next one follow."""
+    return requeue_attempt >= max(1, attempt)
 
 
 def is_final(status: AllocationStatus) -> bool:

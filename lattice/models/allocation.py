@@ -38,7 +38,7 @@ Variables = Annotated[
 
 
 class Output(Part):
-    """Names the files to which the work's output is written, besides `lattice logs`; `%j %x %u %A %a %N %n %%` in names are replaced."""
+    """Names files for the work's output, besides `lattice logs`; `%j %x %u %A %a %N %n %%` in names are replaced."""
 
     stdout: Text = ""
     """File for standard output, relative to the working directory; empty: none."""
@@ -49,7 +49,7 @@ class Output(Part):
 
 
 class VariablesFrom(Part):
-    """Names one Secret of which each key becomes an environment variable of the work, with its value as text."""
+    """Names one Secret whose keys become variables of the work, with their values as text."""
 
     secret_ref: Annotated[str, Field(min_length=1, max_length=253, pattern=pattern_of("secretName"))]
     """A Secret of the allocation's namespace; who submits needs the right to `get` it."""
@@ -57,11 +57,20 @@ class VariablesFrom(Part):
     """Put before each key to make the variable's name."""
 
 
+class ScriptFrom(Part):
+    """Names the ConfigMap with the script of the work under the key `script`, and its digest; `lattice submit` makes both."""
+
+    config_map: Annotated[str, Field(max_length=253, pattern=pattern_of("secretName"))]
+    """A ConfigMap of the namespace."""
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
+    """Of the script in UTF-8."""
+
+
 class SoftwareRequirement(Part):
     """What the images of the work must prove on every node before they are used."""
 
     signature: bool = False
-    """True: each is signed by one of the site's keys (software.trustedKeys); files of the user's own are refused."""
+    """True: each is signed by one of the site's keys; files of the user's own are refused."""
     scan: Untyped | None = None
     """That it was scanned."""
 
@@ -71,34 +80,38 @@ class SoftwareRequirement(Part):
 
 
 class Environment(Part):
-    """The working directory, the environment variables, the output files and the software image with which the work runs."""
+    """The working directory, variables, output files and software of the work."""
 
     variables: Variables = Field(default_factory=dict)
     """Environment variables; secrets never stand here. They win over those of `variablesFrom`."""
     workdir: Text = ""
     """Working directory on the node; it must exist there."""
+    slurm_variables: bool | None = None
+    """True: it finds Slurm's variables, as scripts with `#SBATCH` lines do."""
+    submit_host: Annotated[str, Field(max_length=253, pattern=pattern_of("host"))] | None = None
+    """The machine of its submitter: `SLURM_SUBMIT_HOST`."""
     output: Output | None = None
     """Files for the output."""
     uenv: Text | None = None
-    """Software environments, by commas: labels, ids, digests or files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
+    """Software environments, by commas: labels, ids, digests or files, each with `:/MOUNT` if wanted."""
     image: Text | None = None
     """An OCI image instead: `[REGISTRY/]REPOSITORY[:TAG][@sha256:…]`, of a registry that the site lists."""
     writable: bool | None = None
-    """True: the root of the image may be written, and belongs to the user; what is written goes with the work, and is its memory."""
+    """True: the user may write the root of the image; what is written is memory, and goes with the work."""
     devices: Annotated[list[DeviceName], Field(max_length=32, json_schema_extra=kube(list_type="set"))] | None = None
-    """Devices of the node that work in an image has beside the usual ones, by their CDI names: `vendor.example/class=name`."""
+    """More devices of the node in an image, by their CDI names: `vendor.example/class=name`."""
     view: Text | None = None
     """Views of them, by commas: `view`, or `uenv:view`."""
     no_default_view: bool | None = None
-    """True: images of which no view is named do not give the one that they declare."""
+    """True: images of which no view is named give none."""
     tools_uenv: Text | None = None
-    """More of them, with tools; an image that names no mount point is mounted at /user-tools."""
+    """More of them, with tools, mounted at /user-tools unless they name a mount point."""
     require: SoftwareRequirement | None = None
     """What each image must prove before it is used."""
     variables_from: (
         Annotated[list[VariablesFrom], Field(max_length=8, json_schema_extra=kube(list_type="map", list_map_keys=["secretRef"]))] | None
     ) = None
-    """Variables from Secrets of the namespace, each named once, read when the work starts; of the same name, the later one wins."""
+    """Variables from Secrets of the namespace, read when the work starts; of the same name, the later one wins."""
 
     rules: ClassVar = (
         Rule(
@@ -124,14 +137,28 @@ class Environment(Part):
 
 
 class Tasks(Part):
-    """How many tasks (processes) an attempt starts, and on which of its nodes."""
+    """The tasks (processes) of an attempt: their number, and what each of them has.
+
+    An `entrypoint` with `total` is started by a launch, as `srun` starts one: exactly so many tasks, with PMI. In a `script`, and in work
+    on the head node, the fields are the defaults of its own `srun`.
+    """
 
     on: Literal["EveryNode", "HeadNode"] | None = None
     """EveryNode (default of `entrypoint`) or HeadNode (default of `script`)."""
-    per_node: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Tasks on each node that runs any."""
+    per_node: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Tasks on each node at most; without `total`, as many on each node, 1 by default."""
     total: Annotated[int, Field(ge=1, le=16777216)] | None = None
-    """Number of tasks the work was asked for (`--ntasks`); only told to the work, in LATTICE_NPROCS."""
+    """Tasks of the entrypoint on all nodes, started with PMI as `srun` does; of a script, what its `srun` starts by default."""
+    cpus: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """CPUs of each task, cores of its own; absent: the tasks of a node share its cores evenly."""
+    gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GPUs that each task sees, of its own; absent: all of its node."""
+    layout: Annotated[str, Field(pattern=pattern_of("layout"), max_length=32)] | None = None
+    """How tasks are dealt to nodes, and behind a colon to sockets: Block (default), Cyclic, Plane=4, Block:Cyclic."""
+    bind: Literal["None", "Cores", "Threads", "Sockets", "Ldoms"] | None = None
+    """CPUs to which each task is bound; absent: an even share, and its own cores where `cpus` is given."""
+    mpi: Literal["Auto", "None", "Pmi1", "Pmi2", "Pmix"] | None = None
+    """The PMI that tasks are served; Pmix asks for nodes that have it; absent: the site's default (mpi.default)."""
 
 
 class Constraints(Part):
@@ -144,7 +171,7 @@ class Constraints(Part):
     exclude_nodes: Annotated[str, Field(pattern=LINE_PATTERN, max_length=4096)] = ""
     """None of these nodes."""
     topology: Literal["Any", "Tight", "Spread"] | None = None
-    """Any packs into the fewest groups (default), Tight waits rather than take more groups than needed, Spread takes many."""
+    """Any packs into few groups (default), Tight waits for the fewest, Spread takes many."""
     gpu_type: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)] | None = None
     """Model of the GPUs that each node must have, such as GH200; upper and lower case are equal."""
     gpu_memory: Quantity | None = None
@@ -198,8 +225,26 @@ class Requeue(Part):
     """Silent: as soon as the node is Down. Fenced: only with proof that its work has ended."""
 
 
-FIXED_LIFECYCLE = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
-LIFECYCLE_IS_FIXED = "of spec.lifecycle only walltime and preemptionClass can be changed: cancel this allocation and submit a new one"
+FIXED_LIFECYCLE = ("type", "preemptible", "gracePeriod", "signal")
+LIFECYCLE_IS_FIXED = "spec.lifecycle: {} cannot be changed after creation: cancel this allocation and submit a new one".format(
+    ", ".join(FIXED_LIFECYCLE)
+)
+PENDING_LIFECYCLE = ("requeue", "notBefore", "deadline")
+LIFECYCLE_OF_PENDING = (
+    "spec.lifecycle: {}, preemptionClass can be changed only while the allocation holds no nodes:"
+    " cancel this allocation and submit a new one"
+).format(", ".join(PENDING_LIFECYCLE))
+
+
+class EarlySignal(Part):
+    """A signal that the work gets before its walltime is over, once at most, so that it can save its state or have itself requeued."""
+
+    name: Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "STOP", "TSTP", "URG", "XCPU"]
+    """The signal, without SIG."""
+    before: Duration | None = None
+    """How long before; default 60s. A longer walltime moves it."""
+    to: Literal["Script", "Tasks"] | None = None
+    """Tasks (default): those of launches, or the entrypoint's processes. Script: the first process alone (Slurm's B:)."""
 
 
 class Lifecycle(Part):
@@ -219,6 +264,8 @@ class Lifecycle(Part):
     """What happens when an attempt fails."""
     not_before: Time | None = None
     """Not started before this time."""
+    signal: EarlySignal | None = None
+    """A signal before the end."""
     deadline: Time | None = None
     """Cancelled when it has not started by then."""
     scale: Untyped | None = None
@@ -238,6 +285,20 @@ class Cancel(Part):
 
     reason: Annotated[str, Field(pattern=LINE_PATTERN, max_length=512)] = ""
     """Why, for people."""
+
+
+DEPENDENCY_IS_FIXED = "spec.dependsOn is fixed at submission: take it away, or cancel this allocation and submit a new one"
+
+
+class Dependency(Part):
+    """One edge: a reference to other work, and the condition that it must meet."""
+
+    ref: Annotated[str, Field(pattern=pattern_of("reference"), min_length=1, max_length=317)]
+    """A number, a name, or NAMESPACE/NAME, of the same tenant, bound at submission; of a Mutex its name."""
+    condition: Literal["Success", "Failure", "Any", "Started", "Corresponding", "Mutex"]
+    """Success (it completed), Failure (it failed), Any (it ended), Started, Mutex (one of a user's at a time); Corresponding: not yet."""
+    delay: Duration | None = None
+    """Counted from the start or the end that meets the condition."""
 
 
 class Checkpoint(Part):
@@ -275,9 +336,19 @@ class Data(Part):
 IMAGES_ARE_PINNED = "status.software is written once: every attempt uses the same images"
 
 
+LAUNCHABLE = "has(self.entrypoint) && self.?tasks.?on.orValue('EveryNode') == 'EveryNode'"
+"""Whether a launch may start the work, as CEL."""
+OF_TASKS = ("cpus", "gpus", "layout", "bind", "mpi")
+"""The fields of `spec.tasks` that only a launch honours."""
+TASKS_WITHOUT_TOTAL = (
+    "spec.tasks.cpus, gpus, layout, bind and mpi are of tasks that a launch starts: set spec.tasks.total, their number on all nodes,"
+    " or leave them out"
+)
+
+
 IMMUTABLE = (
-    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "data", "quota",
-    "reservation",
+    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "scriptFrom", "scriptArguments", "tasks",
+    "resources", "data", "quota", "reservation", "dependsOnMode", "onUnmet", "rerunOf",
 )  # fmt: skip
 
 
@@ -301,6 +372,23 @@ def _immutable(name: str) -> Rule:
     )
 
 
+ENDED = (
+    "object.?status.?conditions.orValue([]).exists(c, c.type == 'Finished' && c.status == 'True')"
+    " && object.?status.?conditions.orValue([]).exists(c, c.type in ['Ready', 'Stalled'] && c.status == 'True')"
+)
+"""Whether an allocation is final, as CEL."""
+REQUEUE_STAYS = "spec.requeueAttempt never goes back, and cannot be taken away"
+REQUEUE_MAY = (
+    "self.?requeueAttempt == oldSelf.?requeueAttempt || (self.?requeueAttempt.orValue(0)"
+    " < object.?status.?attempt.orValue(0) + (object.?status.?nodes.orValue('') == '' ? 0 : 1)"
+    f" && !({ENDED}))"
+)
+REQUEUE_NAMES_NOTHING = (
+    "spec.requeueAttempt must name an attempt that has nodes, of work that has not ended: what is pending waits already,"
+    " and `lattice requeue` submits ended work again"
+)
+
+
 class AllocationSpec(Part):
     """The request of a person: what to run, as whom, on which nodes, for how long, and in which queue."""
 
@@ -322,8 +410,10 @@ class AllocationSpec(Part):
     """A command line, split like a shell would, without a shell; runs on every node."""
     script: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """A whole script, run by its #! line on the head node."""
-    script_from: Untyped | None = None
-    """A script in a ConfigMap."""
+    script_arguments: Annotated[list[Annotated[str, Field(max_length=32768)]], Field(max_length=1024)] | None = None
+    """The arguments with which the script is run, as `sbatch SCRIPT ARGUMENT …` gives them; no shell reads them."""
+    script_from: ScriptFrom | None = None
+    """A script of up to 1 MiB, in a ConfigMap."""
     tasks: Tasks | None = None
     """How many processes, and where."""
     resources: Resources = Field(default_factory=Resources)
@@ -338,8 +428,12 @@ class AllocationSpec(Part):
     """Data to bring, and scratch space."""
     connectivity: Untyped | None = None
     """Network domains and ports."""
-    depends_on: UntypedList | None = None
-    """What must end first."""
+    depends_on: Annotated[list[Dependency], Field(max_length=1000, json_schema_extra=kube(list_type="atomic"))] | None = None
+    """What must end, or start, first; it can be taken away later, and not changed."""
+    depends_on_mode: Literal["All", "Any"] | None = None
+    """All (default) of dependsOn must be met, or Any: the first that is met suffices."""
+    on_unmet: Literal["Cancel", "Hold"] | None = None
+    """When dependsOn can never be met: Cancel (default), or Hold: it waits until dependsOn is taken away."""
     checkpoint: Checkpoint | None = None
     """How it saves its state."""
     telemetry: Telemetry | None = None
@@ -352,9 +446,27 @@ class AllocationSpec(Part):
     """True: it waits, and keeps its place in age."""
     cancel: Cancel | None = None
     """Set: it is ended, and the object and its history stay."""
+    requeue_attempt: Annotated[int, Field(ge=1)] | None = None
+    """Set: attempts up to this number are ended, and the next one waits, once; `lattice requeue` sets it."""
+    rerun_of: Annotated[str, Field(pattern=pattern_of("reference"), min_length=1, max_length=317)] | None = None
+    """The work, ended before, that this one does again; for people."""
 
     policies: ClassVar = (
-        Rule("has(self.entrypoint) != has(self.script)", "give either spec.entrypoint or spec.script, exactly one of them"),
+        Rule(
+            "has(self.entrypoint) != (has(self.script) || has(self.scriptFrom))",
+            "give either spec.entrypoint or spec.script, exactly one of them",
+        ),
+        Rule("!has(self.script) || !has(self.scriptFrom)", "spec.script and spec.scriptFrom are both given: take one of them away"),
+        Rule(
+            "!has(self.scriptArguments) || has(self.script) || has(self.scriptFrom)",
+            "spec.scriptArguments are of a script: give spec.script",
+        ),
+        Rule(
+            f"!({LAUNCHABLE}) || self.?tasks.?total.hasValue() || !("
+            + " || ".join(f"self.?tasks.?{name}.hasValue()" for name in OF_TASKS)
+            + ")",
+            TASKS_WITHOUT_TOTAL,
+        ),
         *(_immutable(name) for name in IMMUTABLE),
         Rule(
             "(!has(oldSelf.lifecycle) || has(self.lifecycle)) && "
@@ -362,12 +474,16 @@ class AllocationSpec(Part):
             LIFECYCLE_IS_FIXED,
         ),
         Rule(
-            "self.?lifecycle.?preemptionClass.orValue(5) == oldSelf.?lifecycle.?preemptionClass.orValue(5)"
-            " || object.?status.?nodes.orValue('') == ''",
-            "spec.lifecycle.preemptionClass can be changed only while the allocation holds no nodes:"
-            " cancel this allocation and submit a new one",
+            "object.?status.?nodes.orValue('') == '' || ("
+            + " && ".join(f"self.?lifecycle.?{name} == oldSelf.?lifecycle.?{name}" for name in PENDING_LIFECYCLE)
+            + " && self.?lifecycle.?preemptionClass.orValue(5) == oldSelf.?lifecycle.?preemptionClass.orValue(5))",
+            LIFECYCLE_OF_PENDING,
         ),
+        Rule("!has(self.dependsOn) || size(self.dependsOn) == 0 || self.?dependsOn == oldSelf.?dependsOn", DEPENDENCY_IS_FIXED),
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
+        Rule("self.?requeueAttempt.orValue(0) >= oldSelf.?requeueAttempt.orValue(0)", REQUEUE_STAYS),
+        Rule(REQUEUE_MAY, REQUEUE_NAMES_NOTHING),
+        Rule("oldObject != null || !has(self.requeueAttempt)", "spec.requeueAttempt is of work that runs: leave it out"),
         *(_label_is_fixed(name) for name in (QUOTA_PREEMPTIBLE, QUOTA_NAME)),
         Rule(
             "oldObject != null || 'lattice.dev/quota' in object.metadata.?labels.orValue({}) || (self.?quota.orValue('') == ''"
@@ -377,9 +493,12 @@ class AllocationSpec(Part):
         ),
     )
     rules: ClassVar = (
-        not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
         not_served("connectivity", "network domains are not served by this release"),
-        not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),
+        Rule(
+            "!has(self.dependsOn) || self.dependsOn.all(edge, edge.condition != 'Corresponding')",
+            "spec.dependsOn: the condition Corresponding is not served yet: task groups are of a later release;"
+            " use Success, Failure, Any, Started or Mutex",
+        ),
         not_served("checkpoint", "checkpoints are not taken by this release", unless="self.checkpoint.?strategy.orValue('Auto') == 'Auto'"),
         not_served(
             "telemetry", "telemetry modes are not switched by this release", unless="self.telemetry.?mode.orValue('Prod') == 'Prod'"
@@ -406,6 +525,44 @@ class Exit(Part):
     """The most memory that it held at a time, on the node where that was most; absent: unknown."""
     oom_kills: Annotated[int, Field(ge=0)] = 0
     """Processes that the kernel killed because memory was short."""
+
+
+class FailedLaunch(Part):
+    """A launch (`srun`) that failed."""
+
+    step: Annotated[str, Field(max_length=32)]
+    """The number of its allocation, a dot, and its own number in the attempt, as Slurm names steps."""
+    result: Literal["Failed", "Timeout", "NodeFail"] = "Failed"
+    """Timeout: its own time limit was over; NodeFail: a node, or the process that kept its tasks there, was lost."""
+    code: Annotated[int, Field(ge=0, le=255)] = 0
+    """The highest exit code of its tasks; 128+n for signal n."""
+    signal: Annotated[int, Field(ge=0, le=128)] = 0
+    """The signal, or 0."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node of that task, or that could not start it; empty: of no node."""
+    reason: Annotated[str, Field(max_length=256)] = ""
+    """Why it ended, where its tasks did not by themselves, or why it did not start."""
+
+
+class LaunchTotals(Part):
+    """The launches (`srun`) of an attempt by result, and the last that failed; the step log on its head node has a row for each."""
+
+    total: Annotated[int, Field(ge=0)] = 0
+    """How many were begun."""
+    completed: Annotated[int, Field(ge=0)] = 0
+    """All of whose tasks ended with 0."""
+    failed: Annotated[int, Field(ge=0)] = 0
+    """Of which a task failed, or that could not start."""
+    cancelled: Annotated[int, Field(ge=0)] = 0
+    """That were cancelled, or ended with their allocation or their srun."""
+    timeout: Annotated[int, Field(ge=0)] = 0
+    """That ran for their own time limit (srun --time)."""
+    node_fail: Annotated[int, Field(ge=0)] = 0
+    """That lost a node, or the process that kept their tasks there."""
+    failures: Annotated[list[FailedLaunch], Field(max_length=5, json_schema_extra=kube(list_type="map", list_map_keys=["step"]))] = Field(
+        default_factory=list
+    )
+    """The last five of those that failed, timed out or lost a node, the newest first."""
 
 
 class Attempt(Part):
@@ -465,7 +622,7 @@ class SoftwareImage(Part):
     source: Annotated[str, Field(min_length=1, max_length=512)]
     """The reference, as it was written, without its mount point; of equal ones the first stands for all."""
     digest: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
-    """Of its manifest; of an OCI image that exists for several architectures, of their index. The first 16 digits are its id."""
+    """Of its manifest, or of the index of an OCI image for several architectures; its first 16 digits are its id."""
     size: Annotated[int, Field(ge=0)] = 0
     """Bytes of its squashfs file, or of the layers of an OCI image."""
     mount: Annotated[str, Field(max_length=1024)] = ""
@@ -481,7 +638,10 @@ class SoftwareImage(Part):
     architectures: Annotated[list[Annotated[str, Field(pattern=LINE_PATTERN, max_length=32)]], Field(max_length=16)] | None = None
     """Of an OCI image, those for which it is made, as nodes call theirs; nodes of another one do not fit."""
     metadata: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)] | None = None
-    """Digest of the archive of metadata that was attached to it; absent: nothing was, and the metadata inside it counts."""
+    """Digest of the metadata attached to it; absent: the metadata inside it counts."""
+
+
+EDGES_ARE_BOUND = "an edge is bound once, and answered once"
 
 
 PinnedImages = Annotated[
@@ -490,6 +650,38 @@ PinnedImages = Annotated[
         max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["source"]) | rules(Rule("self == oldSelf", IMAGES_ARE_PINNED))
     ),
 ]
+
+
+class Edge(Part):
+    """The state of one entry of spec.dependsOn; an answer is given once."""
+
+    index: Annotated[int, Field(ge=0, le=999)]
+    """Its place in spec.dependsOn, and here, from 0."""
+    uid: Annotated[str, Field(max_length=64)] = ""
+    """The object that the reference named at submission; empty: nobody knew it."""
+    answer: Literal["M", "F", "N"] | None = None
+    """M: met; F: never met, as it failed or was cancelled; N: never met, as nothing failed; absent: open."""
+    due: Time | None = None
+    """Of a met one with a delay: when that is over."""
+
+
+Edges = Annotated[
+    list[Edge],
+    Field(
+        max_length=1000,
+        json_schema_extra=kube(list_type="atomic")
+        | rules(
+            Rule(
+                "self == oldSelf || size(self) >= size(oldSelf) && oldSelf.all(o, self[o.index] == o || self[o.index].index == o.index"
+                " && (!has(o.uid) || has(self[o.index].uid) && self[o.index].uid == o.uid)"
+                " && (!has(o.answer) || has(self[o.index].answer) && self[o.index].answer == o.answer))",
+                EDGES_ARE_BOUND,
+            )
+        ),
+    ),
+]
+"""In the order of spec.dependsOn. One rule holds for all of them, and compares whole entries first: a thousand entries with three rules
+each, in a list that the API server matches entry by entry, cost it more than all else at each write of the object."""
 
 
 class ExpectedStart(Part):
@@ -526,7 +718,7 @@ class AllocationStatus(Part):
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that this status judges."""
     number: Annotated[int, Field(ge=1, json_schema_extra=rules(Rule("self == oldSelf", "status.number is given once")))] | None = None
-    """Unique, growing number, SLURM_JOB_ID; a scheduler that was killed leaves the rest of its block of numbers unused."""
+    """Unique, growing number, SLURM_JOB_ID; a scheduler that was killed leaves some unused."""
     phase: Annotated[str, Field(max_length=16)] = ""
     """One word for people, derived from the conditions; no controller reads it."""
     conditions: Conditions = Field(default_factory=list)
@@ -560,11 +752,13 @@ class AllocationStatus(Part):
     expected_start: ExpectedStart | None = None
     """The forecast of its start."""
     reserved_at: Time | None = None
-    """When it was given the reservation of nodes to come that it holds: a new scheduler plans reservations in this order."""
+    """When it was given the nodes to come that it holds: a new scheduler plans in this order."""
     score: Score | None = None
     """Its score when this status was last written."""
     exit: Exit | None = None
     """How the present attempt ended; absent before."""
+    launches: LaunchTotals | None = None
+    """The launches of the present attempt, written with its end; absent: it had none, or its head's agent does not tell."""
     attempts: Annotated[list[Attempt], Field(max_length=10, json_schema_extra=kube(list_type="map", list_map_keys=["attempt"]))] = Field(
         default_factory=list
     )
@@ -575,6 +769,8 @@ class AllocationStatus(Part):
     """Requeues that were counted against requeue.max."""
     hollow: bool | None = None
     """True: it ran on hollow nodes, which only wait."""
+    edges: Edges | None = None
+    """What became of spec.dependsOn, entry by entry, while and after it waits for them."""
     software: PinnedImages | None = None
     """Its images, resolved once before nodes are sought; every attempt uses these digests."""
 
@@ -603,7 +799,7 @@ class Allocation(Kind):
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', priority=1),
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
-        selectable=(".spec.tenant", ".spec.vcluster", ".spec.user", ".status.phase"),
+        selectable=(".spec.tenant", ".spec.vcluster", ".spec.user", ".status.phase", ".status.number"),
     )
     kind: str = "Allocation"
     spec: AllocationSpec

@@ -47,6 +47,8 @@ class SchedulingOptions(Part):
     """When that price ends, and is unknown again; absent: never."""
     sensitive_pool_size: Annotated[int, Field(ge=0, le=16384)] = 0
     """Nodes that sensitive work may hold together, kept by the ledger; sensitive work itself is not served yet."""
+    max_dag_size: Annotated[int, Field(ge=1, le=10000)] = 1000
+    """Most members of a DAG."""
     events: Literal["All", "Warnings", "Off"] = "All"
     """Which Events allocations get, at most 5 a second in all, none for a success: Warnings are requeues, failures, what never starts."""
     recording: RecordingOptions = Field(default_factory=RecordingOptions)
@@ -75,6 +77,8 @@ class CompatOptions(Part):
     """Set SLURM_* variables for all work (true), or for tasks of srun alone (false); unset: also for scripts with #SBATCH lines."""
     qos_mapping: Annotated[dict[str, Annotated[int, Field(ge=0, le=10)]], Field(max_length=64)] = Field(default_factory=dict)
     """Slurm QOS to preemption class."""
+    cluster_name: Annotated[str, Field(min_length=1, max_length=40, pattern=pattern_of("keyName"))] = "lattice"
+    """The name of the cluster: `SLURM_CLUSTER_NAME`."""
 
 
 Prefix = Annotated[str, Field(min_length=1, max_length=253, pattern=pattern_of("prefix"))]
@@ -235,8 +239,17 @@ class SoftwareOptions(Part):
     )
 
 
+class MpiOptions(Part):
+    """`mpi`: how launches of `srun` serve MPI; read at each launch."""
+
+    default: Literal["Auto", "None", "Pmi1", "Pmi2", "Pmix"] = "Auto"
+    """What `srun` without `--mpi` means: Auto is PMI and, where all nodes have it, PMIx; Pmix refuses nodes without; None serves none."""
+    fence_timeout: Duration = "60s"
+    """How long a node may be silent in a fence before the launch ends, and a rank late before it is named. At least 1s."""
+
+
 class LatticeConfigSpec(Part):
-    """The options of scheduler, agents, submission and software, each with its default."""
+    """The options of scheduler, agents, submission, software and MPI, each with its default."""
 
     scheduling: SchedulingOptions = Field(default_factory=SchedulingOptions)
     """Cycles."""
@@ -252,6 +265,8 @@ class LatticeConfigSpec(Part):
     """How much may wait."""
     software: SoftwareOptions = Field(default_factory=SoftwareOptions)
     """Where software environments come from."""
+    mpi: MpiOptions = Field(default_factory=MpiOptions)
+    """How launches serve MPI."""
 
 
 class LatticeConfigStatus(Part):

@@ -69,6 +69,10 @@ FORMS: Final[dict[str, Form]] = {
         "is no duration", "write whole numbers with units, the larger first", "45s, 30m, 1h30m, 72h or 7d",
         "a clock such as 01:30:00 is for the flags of `lattice` alone: here it is 1h30m",
     ),
+    "host": Form(
+        r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
+        "is no name of a machine", "write letters, digits, '.', '_' or '-', with a letter or digit at both ends", "login1.example.org",
+    ),
     "key": Form(
         r"^-----BEGIN PUBLIC KEY-----\n",
         "is no public key", "write the PEM text that begins with -----BEGIN PUBLIC KEY----- and a new line", "the text in cosign.pub",
@@ -78,10 +82,20 @@ FORMS: Final[dict[str, Form]] = {
         r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
         "is no name", "write letters, digits, '.', '_' or '-', with a letter or digit at both ends", "site-2026",
     ),
+    "layout": Form(
+        r"^(Block|Cyclic|Plane=[1-9][0-9]{0,5})(:(Block|Cyclic|Fcyclic))?$",
+        "is no layout", "write Block, Cyclic or Plane=SIZE, and behind a colon Block, Cyclic or Fcyclic for sockets",
+        "Cyclic or Block:Cyclic",
+    ),
     "line": Form(
         r"^[^\x00-\x1f\x7f-\x9f]*$",
         "holds a control character (a new line, a tab, an escape)", "write one line of plain text", "'training run 3'",
         "look for a pasted tab, line break or colour code in it",
+    ),
+    "member": Form(
+        r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        "is no name of a member", "write at most 63 lower-case letters, digits or '-', no dots, with a letter or digit at both ends",
+        "preprocess", "a member's Allocation is called DAG.MEMBER",
     ),
     "moment": Form(
         r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?$",
@@ -112,10 +126,14 @@ FORMS: Final[dict[str, Form]] = {
         r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$", "is no URL of a registry",
         "write http:// or https://, the host, and a path in lower case", "https://registry.example/uenv",
     ),
+    "reference": Form(
+        r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?/)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?$",
+        "names no work", "write a number, a name, or NAMESPACE/NAME", "12345",
+    ),
     "secretName": Form(
         r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        "is no name of a Secret", "write lower-case letters, digits, '-' or '.', with a letter or digit at both ends", "wandb",
-        "`kubectl get secrets` lists those of the namespace",
+        "is no name of a Secret or ConfigMap", "write lower-case letters, digits, '-' or '.', with a letter or digit at both ends", "wandb",
+        "`kubectl get secrets,configmaps` lists those of the namespace",
     ),
     "softwareName": Form(
         r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", "is no namespace of images", "write letters, digits, '_', '.' or '-'", "deploy"

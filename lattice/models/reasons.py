@@ -55,12 +55,37 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
         "the quota tree took back what was lent to it; it waits again, with its submission time",
         "wait, or ask for a larger min",
     ),
+    Reason("Requeued", "its owner, or an admin of its tenant, had the attempt before requeued; it waits again", "wait"),
     Reason(
         "BudgetExhausted",
         "the budget of its tenant, project or user is used up, and work waits at its end",
         "wait until the message's time, or ask an admin of the tenant for more; `lattice usage` shows the budgets",
     ),
-    Reason("WaitingForDependency", "what it depends on has not ended as asked", "`lattice dag status`", served=False),
+    Reason(
+        "WaitingForDependency",
+        "what it depends on has not ended, or started, as asked; nothing is asked of quotas, reservations and nodes until then",
+        "wait; the message names the open ones, `lattice why` shows them all",
+    ),
+    Reason(
+        "DependencyFailed",
+        "what it depends on can never be met, since work failed or was cancelled, and spec.onUnmet is Hold",
+        "cancel it, or take spec.dependsOn away: `lattice update --no-dependencies`",
+    ),
+    Reason(
+        "DependencyNotNeeded",
+        "it waits for a failure of work that completed, and spec.onUnmet is Hold",
+        "cancel it, or take spec.dependsOn away: `lattice update --no-dependencies`",
+    ),
+    Reason(
+        "DependencyLost",
+        "nobody knows how work that it depends on has ended: its object was removed by force, or never was",
+        "look what became of that work; then cancel it, or take spec.dependsOn away: `lattice update --no-dependencies`",
+    ),
+    Reason(
+        "WaitingForDag",
+        "its DAG is not whole yet, or is gone: no member starts before all of them exist",
+        "wait; `lattice dag status` says how many are made",
+    ),
     Reason("WaitingForData", "its data is still on its way", "wait", served=False),
     Reason(
         "WaitingForImages",
@@ -75,7 +100,7 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
     ),
     Reason("PowerBudget", "starting it would exceed the power budget", "wait"),
     Reason("WaitingForVictims", "preempted work is still ending on its nodes", "wait", served=False),
-    Reason("Held", "spec.hold is set", "`lattice release`"),
+    Reason("Held", "spec.hold is set, of the work or of its DAG", "`lattice release`, or `lattice dag release`"),
     Reason("NotBefore", "spec.lifecycle.notBefore lies in the future", "wait"),
     Reason(
         "RecoveryUncertain",
@@ -144,6 +169,12 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("Cancelled", "its owner, or an admin, cancelled or deleted it", ""),
     Reason("DeadlineMissed", "it had not started by its deadline", "submit with a later deadline"),
     Reason(
+        "DependencyFailed",
+        "what it depended on could never be met any more: work had failed, or was cancelled",
+        "`lattice history` shows that work; submit both again, or with spec.onUnmet Hold",
+    ),
+    Reason("DependencyNotNeeded", "it waited for a failure of work that completed", ""),
+    Reason(
         "StartTimeout",
         "its nodes did not start together within work.startTimeout, three times in a row",
         "ask the operators to look at the network between the named nodes",
@@ -185,13 +216,18 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
     Reason("QuotaReclaimed", "the quota tree took back what was lent to the attempt: the next one waits", ""),
+    Reason("Requeued", "its owner, or an admin of its tenant, had the attempt requeued: the next one waits", ""),
     Reason(
         "Removed",
         "its object was taken away by force before it had ended: charged until then, or until a node last said that it ran",
         "cancel work instead; nodes end what the ledger still names",
     ),
     Reason("Lost", "the node rebooted, or its record of the work is gone", "raise lifecycle.requeue.max"),
-    Reason("ExitUnknown", "the process that keeps the exit code was itself killed", "`lattice logs`"),
+    Reason(
+        "ExitUnknown",
+        "the process that keeps the exit code was itself killed, before the end of all its tasks was known",
+        "look on the node that the message names for who killed it (`journalctl -k`, the audit log), then submit the work again",
+    ),
     Reason("Ending", "it was told to end: TERM was sent, and KILL follows after its grace period", "wait until `status.killTime`"),
     Reason(
         "Unkillable",
@@ -290,6 +326,24 @@ RESERVATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("CalendarInvalid", "its times make no sense; it was made while the admission webhook was down", "delete it and make it again"),
 )
 """Why a Reservation is as it is."""
+
+DAG_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("Making", "its members are being made, and none starts before all of them exist", "wait"),
+    Reason("MembersMade", "all members exist, or existed", ""),
+    Reason("MembersRunning", "members wait or run", ""),
+    Reason("Held", "spec.hold is set: no member starts", "`lattice dag release`"),
+    Reason("Cancelling", "it was cancelled, and members are still ending", "wait"),
+    Reason("Deleting", "it was deleted, and members are still ending", "wait"),
+    Reason("Completed", "every member is final, and every failure was caught", ""),
+    Reason("MemberFailed", "a member failed, and no Failure or Any successor of it ran", "`lattice dag status`; `lattice dag resubmit`"),
+    Reason("Cancelled", "it was cancelled, or a member was, and no Any successor of that ran", "`lattice dag resubmit`"),
+    Reason("MemberRefused", "the server, or admission, refused a member; all others are cancelled", "correct the member; submit it anew"),
+    Reason(
+        "NameTaken", "an Allocation that is not of this DAG has the name of a member", "delete that one, or rename the DAG; submit anew"
+    ),
+    Reason("DagInvalid", "it is no graph of members: it came in while the admission webhook was away", "the message names the field"),
+)
+"""Why a DAG is as it is."""
 
 QUOTA_REASONS: Final[tuple[Reason, ...]] = (
     Reason("InForce", "the group takes part; the message says whether its min is guaranteed in full", ""),

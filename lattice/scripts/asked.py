@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lattice.errors import Rejected
+from lattice.units import is_digits
 
 SOURCES = ("configuration", "SBATCH", "LATTICE", "environment", "command line")
 """The sources of options; a later one overrides an earlier one."""
@@ -24,6 +25,21 @@ class Given:
     def rejected(self, why: str, reason: str = "BadOption") -> Rejected:
         """Returns the refusal of this option, to be raised: `why` behind the place where the option was written."""
         return Rejected(f"{self.place}: {why}", reason=reason, fields=(self.option,))
+
+
+def one_of(given: Given, value: str, words: Mapping[str, str]) -> str:
+    """Returns the word that a value means, whatever its case. Raises Rejected for any other."""
+    if value.lower() not in words:
+        raise given.rejected(f"{value!r} is none of {', '.join(dict.fromkeys(words.values()))}")
+    return words[value.lower()]
+
+
+def read_number(given: Given) -> int:
+    """Returns a whole number from 1 to 16,777,216. Raises Rejected for anything else."""
+    text = (given.value or "").strip()
+    if not is_digits(text, 12) or not 1 <= int(text) <= 16_777_216:
+        raise given.rejected(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 Asked = Mapping[str, Given]
@@ -73,6 +89,8 @@ class Submitter:
     now: float = 0.0
     local: Callable[[datetime], float] = datetime.timestamp
     """Returns the seconds since the epoch of a local time without zone."""
+    host: str = ""
+    """The name of the submitter's machine; empty: it is not known."""
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
@@ -81,8 +99,7 @@ def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str
 
     `reads_slurm_variables`: the script reads variables that only the site's configuration sets.
     """
-    counts = any(slot in asked and asked[slot].source == "SBATCH" for slot in ("cpus-per-task", "ntasks-per-node"))
-    wanted: set[str] = {"config"} if reads_slurm_variables or counts else set()
+    wanted: set[str] = {"config"} if reads_slurm_variables else set()
     where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")
     if where is not None and where.option == "partition":
         wanted.add("vclusters")

@@ -1,4 +1,4 @@
-"""Parses the time at which work may begin: `--begin` and `--not-before` as Slurm writes them, and RFC 3339."""
+"""Parses the times of `--begin`, `--not-before` and `--deadline` as Slurm writes them, and RFC 3339."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _PLUS = re.compile(r"now\s*\+\s*([0-9]{1,9})\s*([a-z]*)")
 _UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?\s*(am|pm)?")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:t([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?)?")
+_US_DATE = re.compile(r"([0-9]{2})[/.]([0-9]{2})(?:[/.]([0-9]{2}|[0-9]{4}))?(?:[-t]([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?)?")
+_DIGITS = re.compile(r"([0-9]{2})([0-9]{2})([0-9]{2})?")
 _NAMED = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 
 
 def read_begin(given: Given, submitter: Submitter) -> str:
-    """Returns, as RFC 3339 in UTC, the time that `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow` (its midnight), `noon`, or a time
-    with its zone means.
+    """Returns, as RFC 3339 in UTC, the time that `now+1hour`, `16:00`, `2026-12-01T08:00`, `12/01/26-08:00`, `120126`, `tomorrow` (its
+    midnight), `noon`, or a time with its zone means.
 
     A time of day that has passed is tomorrow's; a date may be past. Raises Rejected for other text.
     """
@@ -64,6 +66,9 @@ def _local(word: str, now: datetime) -> datetime | None:
     clock, date = _CLOCK.fullmatch(word), _DATE.fullmatch(word)
     if date is not None:
         return datetime(*(int(part or 0) for part in date.groups()))  # type: ignore[arg-type]  # noqa: DTZ001 - as above
+    us_date = _US_DATE.fullmatch(word) or _DIGITS.fullmatch(word)
+    if us_date is not None:
+        return _of_us_date(us_date, midnight)
     if word in _NAMED:
         moment = midnight.replace(hour=_NAMED[word])
     elif clock is not None:
@@ -72,3 +77,12 @@ def _local(word: str, now: datetime) -> datetime | None:
     else:
         return None
     return moment if moment > now else moment + timedelta(days=1)
+
+
+def _of_us_date(found: re.Match[str], today: datetime) -> datetime:
+    """Returns the local time of a date that begins with its month, without a year the next such day. Raises ValueError for no date."""
+    month, day, year, *clock = found.groups()
+    hour, minute, second = (int(part or 0) for part in clock or (0, 0, 0))
+    stated = int(year) + (2000 if len(year) == 2 else 0) if year else today.year
+    moment = datetime(stated, int(month), int(day), hour, minute, second)  # noqa: DTZ001 - local times carry no zone here
+    return moment if year or moment >= today else moment.replace(year=today.year + 1)

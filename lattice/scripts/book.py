@@ -17,7 +17,9 @@ _ENUMS: dict[str, dict[str, str]] = {
     "resources.constraints.memory_policy": {"interleave": "Interleave", "local": "Local", "preferred": "Preferred", "bind": "Bind"},
     "data.mounts[].access": {"read-only": "ReadOnly", "read-write": "ReadWrite"},
     "data.mounts[].tier_hint": {"hot": "Hot", "warm": "Warm", "cold": "Cold"},
-    "depends_on[].condition": {word.lower(): word for word in ("Success", "Failure", "Any", "Corresponding", "Mutex")},
+    "depends_on[].condition": {word.lower(): word for word in ("Success", "Failure", "Any", "Started", "Corresponding", "Mutex")},
+    "depends_on_mode": {"all": "All", "any": "Any"},
+    "on_unmet": {"cancel": "Cancel", "hold": "Hold"},
     "checkpoint.strategy": {"auto": "Auto", "manual": "Manual", "none": "None"},
     "telemetry.mode": {"prod": "Prod", "debug": "Debug", "audit": "Audit"},
     "requeue_policy": {"never": "Never", "on_node_failure": "OnNodeFailure", "always": "Always"},
@@ -49,13 +51,15 @@ def is_book(document: Mapping[str, Any]) -> bool:
 def from_book(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the Allocation (without a name) of a document `allocation:`, or of its fields at the top.
 
-    Raises Rejected for other documents, for values that do not read, and for what is not served (DAGs, sessions, task groups).
+    Raises Rejected for other documents, for values that do not read, for workflows, and for what is not served (sessions, task groups).
     """
-    for word, what in (("dag", "DAGs are"), ("session", "sessions are"), ("allocations", "DAGs are")):
+    for word in ("dag", "allocations"):
         if word in document:
-            raise Rejected(
-                f"{word}: {what} not served by this release; submit each allocation by itself", reason="NotServed", fields=(word,)
-            )
+            raise Rejected(f"{word}: this is a workflow; submit it with `lattice dag submit`", reason="BadDocument", fields=(word,))
+    if "session" in document:
+        raise Rejected(
+            "session: sessions are not served by this release; submit each allocation by itself", reason="NotServed", fields=("session",)
+        )
     inner = document.get("allocation", document)
     if not isinstance(inner, Mapping) or not inner:
         raise Rejected(

@@ -25,8 +25,14 @@ OURS: Final = {
     "SLURM_JOB_ACCOUNT": "LATTICE_TENANT",
 }
 """By variable of Slurm, the one that has its value here (book, "Slurm Migration"); node lists are separated by commas."""
-ALSO_SET: Final = frozenset({"SLURM_JOB_USER", "SLURM_RESTART_COUNT", "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"})
-"""Variables without a name of ours, set where the site sets Slurm's; the last two only if their option is given."""
+ALSO_SET: Final = frozenset({
+    "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_GID", "SLURM_CPUS_ON_NODE", "SLURM_RESTART_COUNT", "SLURM_TASKS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_HOST", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_PRIO_PROCESS",
+    "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS",
+    "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_DISTRIBUTION",
+})  # fmt: skip
+"""Variables without a name of ours, set where the site sets Slurm's; of GPUs where the node has some, the last four only if their option is
+given."""
 
 
 def slurm_variables(text: str) -> tuple[str, ...]:

@@ -10,7 +10,10 @@ from lattice.errors import Rejected
 from lattice.scripts.asked import Given
 from lattice.scripts.options import HETJOB, HETJOB_REFUSED, LATTICE, SLURM, SLURM_SHORT, Argument, Option, find
 
-MAX_SCRIPT_BYTES = 65536
+MAX_SCRIPT_BYTES: Final = 1 << 20
+"""Most bytes of a script: as many as a ConfigMap holds."""
+MAX_INLINE_BYTES: Final = 65536
+"""Most bytes of a script that stands in `spec.script`; longer ones stand in a ConfigMap."""
 _CUT_IMAGE: Final = re.compile(r"image[=\s]\s*([^\s\\\"'#]+)#")
 """The registry of an image behind which an open `#` ends the line."""
 DIALECTS = ("SBATCH", "LATTICE")
@@ -30,7 +33,7 @@ class Script:
 
 def decode_script(data: bytes, name: str) -> str:
     """Returns the text of a script file, unchanged; raises Rejected, with the place, for a script that no node could run: empty, binary,
-    above 64 KiB, no UTF-8, DOS line ends, a byte order mark, no `#!`.
+    above 1 MiB, no UTF-8, DOS line ends, a byte order mark, no `#!`.
     """
     if not data.strip():
         raise Rejected(f"{name} is empty: a script starts with a line such as #!/bin/bash", reason="BadScript")
@@ -61,12 +64,12 @@ def decode_script(data: bytes, name: str) -> str:
     return text
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str, *, as_sbatch: bool = False) -> Script:
     """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command; of one slot all are kept, in
     order.
 
     Unknown and ignored options of Slurm are warnings; raises Rejected, with the line, for a line that does not parse, an unknown option of
-    ours, and an option that is refused.
+    ours, and an option that is refused. `as_sbatch`: unknown options of Slurm are refused, too.
     """
     given: list[tuple[str, Given]] = []
     warnings: list[str] = []
@@ -79,7 +82,7 @@ def read_script(text: str) -> Script:
         for dialect in DIALECTS:
             if line.startswith("#" + dialect):
                 dialects.add(dialect)
-                _read_line(dialect, number, line, given, warnings)
+                _read_line(dialect, number, line, given, warnings, as_sbatch)
     return Script(text, tuple(given), tuple(warnings), "SBATCH" in dialects)
 
 
@@ -124,7 +127,9 @@ def split_line(rest: str, place: str) -> list[str]:
     return words
 
 
-def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Given]], warnings: list[str]) -> None:
+def _read_line(
+    dialect: str, number: int, line: str, given: list[tuple[str, Given]], warnings: list[str], as_sbatch: bool
+) -> None:  # fmt: skip
     """Reads the options of one directive line into `given`, and adds a warning for each word that is ignored.
 
     Raises Rejected for options that are not served and, in Lattice's own lines, for words that are no option.
@@ -139,16 +144,18 @@ def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Give
             name, equals, value = word[2:].partition("=")
             option = find(SLURM if dialect == "SBATCH" else LATTICE, name)
             text = value if equals else None
-            _take(dialect, place, name, option, text, words, given, warnings)
+            _take(dialect, place, name, option, text, words, given, warnings, as_sbatch=as_sbatch)
         elif word.startswith("-") and len(word) > 1 and dialect == "SBATCH":
-            _take_short(place, word, words, given, warnings)
+            _take_short(place, word, words, given, warnings, as_sbatch)
         elif dialect == "LATTICE":
             raise Rejected(f"{place}: {word!r} is not an option of the form --name=value", reason="BadDirective")
         else:
             warnings.append(f"#SBATCH {word} ignored (line {number}: it is not an option)")
 
 
-def _take_short(place: str, word: str, words: list[str], given: list[tuple[str, Given]], warnings: list[str]) -> None:
+def _take_short(
+    place: str, word: str, words: list[str], given: list[tuple[str, Given]], warnings: list[str], as_sbatch: bool
+) -> None:  # fmt: skip
     """Reads one `-x` word: an option with its argument attached (`-N2`, `-N=2`) or next in `words`, or several switches in one word; an
     unknown letter is a warning and ends the word.
     """
@@ -157,12 +164,12 @@ def _take_short(place: str, word: str, words: list[str], given: list[tuple[str, 
         letter, rest = rest[0], rest[1:]
         option = SLURM_SHORT.get(letter)
         if option is None or option.argument is Argument.NONE:
-            _take("SBATCH", place, letter, option, None, words, given, warnings, dashes="-")
+            _take("SBATCH", place, letter, option, None, words, given, warnings, dashes="-", as_sbatch=as_sbatch)
             if option is None:
                 return
             continue
         value = rest.removeprefix("=") if rest else None
-        _take("SBATCH", place, option.name, option, value, words, given, warnings)
+        _take("SBATCH", place, option.name, option, value, words, given, warnings, as_sbatch=as_sbatch)
         return
 
 
@@ -177,6 +184,7 @@ def _take(
     warnings: list[str],
     *,
     dashes: str = "--",
+    as_sbatch: bool = False,
 ) -> None:
     """Adds one option to `given`, or a warning where it is ignored; takes its value out of `words` where it has none yet and needs one.
 
@@ -185,6 +193,8 @@ def _take(
     if option is None:
         if dialect == "LATTICE":
             raise Rejected(f"{place}: --{name} is not an option of Lattice; `lattice submit --help` lists them", reason="UnknownOption")
+        if as_sbatch:
+            raise Rejected(f"{place}: unrecognized option '{dashes}{name}'", reason="UnknownOption", fields=(name,))
         if value is None and words and not words[0].startswith("-"):
             value = words.pop(0)
         warnings.append(f"#SBATCH {dashes}{name}{_equals(value)} ignored (not known to Lattice)")

@@ -60,11 +60,19 @@ _ACTED_ON: Final = {
     "nodelist": "nodelist",
     "exclude": "exclude",
     "begin": "not-before",
+    "deadline": "end-by",
+    "signal": "signal",
     "reservation": "reservation",
     "uenv": "uenv",
     "view": "view",
     "container-image": "image",
     "cpus-per-task": "cpus-per-task",
+    "dependency": "depends-on",
+    "kill-on-invalid-dep": "on-unmet",
+    "distribution": "distribution",
+    "cpu-bind": "cpu-bind",
+    "cpu_bind": "cpu-bind",
+    "mpi": "mpi",
 }
 _SWITCHES: Final = {
     "hold": "hold",
@@ -79,7 +87,6 @@ _IGNORED: Final = {
     _INSIDE: (
         "hint",
         "mem-bind",
-        "cpu-bind",
         "threads-per-core",
         "ntasks-per-core",
         "ntasks-per-socket",
@@ -87,7 +94,6 @@ _IGNORED: Final = {
         "cores-per-socket",
         "sockets-per-node",
         "extra-node-info",
-        "distribution",
         "core-spec",
         "thread-spec",
         "cpu-freq",
@@ -104,7 +110,6 @@ _IGNORED: Final = {
     "standard input is empty": ("input",),
     "name the nodes with --nodelist": ("nodefile",),
     "images come from the site's registry, or are files": ("repo",),
-    "only Lattice's own deadline is served: #LATTICE --deadline": ("deadline",),
     "give one walltime": ("time-min",),
     "your variables are stronger than the image's anyway; --export passes them": ("container-env",),
     _NOTHING: (
@@ -118,7 +123,6 @@ _IGNORED: Final = {
         "gid",
         "uid",
         "gres-flags",
-        "kill-on-invalid-dep",
         "network",
         "power",
         "prefer",
@@ -164,9 +168,7 @@ _MOOT_SWITCHES: Final = ("container-mount-home", "no-container-entrypoint", "no-
 
 _REFUSED: Final = {
     "array": "job arrays are not served by this release; submit the tasks one by one",
-    "dependency": "dependencies are not served by this release; submit when what it depends on has ended",
     "licenses": "licenses are not counted by Lattice; use --constraint for features of nodes",
-    "signal": "signals before the end are not sent by this release; TERM comes one grace period before KILL",
     "environment": "environment files of a container engine are not read; name the image with --container-image",
     "container-mounts": "a container shows the home, the working directory and what the site lists; remove the option",
     "container-workdir": "the working directory is that of --chdir: the node's, or the image's where the node has none; use that",
@@ -221,6 +223,11 @@ _LATTICE: Final = {
     "nodes": "nodes",
     "ntasks": "ntasks",
     "ntasks-per-node": "ntasks-per-node",
+    "cpus-per-task": "cpus-per-task",
+    "gpus-per-task": "gpus-per-task",
+    "distribution": "distribution",
+    "cpu-bind": "cpu-bind",
+    "mpi": "mpi",
     "cpus": "cpus",
     "memory": "memory",
     "scratch": "scratch",
@@ -252,6 +259,7 @@ _LATTICE: Final = {
     "begin": "not-before",
     "not-before": "not-before",
     "deadline": "deadline",
+    "signal": "signal",
     "output": "stdout",
     "stdout": "stdout",
     "error": "stderr",
@@ -264,6 +272,9 @@ _LATTICE: Final = {
     "grace-period": "grace-period",
     "intent": "intent",
     "tasks-on": "tasks-on",
+    "depends-on": "depends-on",
+    "dependency": "depends-on",
+    "on-unmet": "on-unmet",
 }
 _LATTICE_SWITCHES: Final = {
     "hold": "hold",
@@ -278,8 +289,6 @@ _LATTICE_SWITCHES: Final = {
 _LATTICE_REFUSED: Final = {
     "task-group": "task groups are not served by this release; submit the tasks one by one",
     "array": _REFUSED["array"],
-    "depends-on": _REFUSED["dependency"],
-    "dependency": _REFUSED["dependency"],
     "data-mount": "data is not staged by this release; remove the option",
     "expose": "network domains are not served by this release; remove the option",
     "checkpoint": "checkpoints are not taken by this release; remove the option",
@@ -317,8 +326,8 @@ LATTICE: Final = _lattice()
 """Every option of `#LATTICE` lines and of `lattice submit`, by its long name."""
 INSIDE: Final = _INSIDE
 """The reason for ignoring an option that shapes the inside of a node."""
-CPUS_MOOT: Final = f"{_FULL_NODES}, all CPUs of each node belong to the work"
-"""The reason for ignoring `--cpus-per-task` where the number of nodes does not follow from it."""
+WITHOUT_NUMBER: Final = "it is about tasks that a launch starts: give their number, --ntasks"
+"""The reason for ignoring what shapes the tasks of a command whose number is not asked for."""
 
 
 def find(table: dict[str, Option], name: str) -> Option | None:

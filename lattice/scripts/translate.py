@@ -10,15 +10,26 @@ from typing import Any, TypeVar
 
 from lattice.errors import NotFound, Rejected
 from lattice.models.forms import FORMS
-from lattice.scripts.asked import SOURCES, Asked, Given, SiteFacts, Submitter, VClusterFacts
+from lattice.scripts.asked import SOURCES, Asked, Given, SiteFacts, Submitter, VClusterFacts, one_of, read_number
 from lattice.scripts.begin import read_begin
 from lattice.scripts.commands import missing_from
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
+from lattice.scripts.dependencies import read_dependencies
 from lattice.scripts.directives import Script
-from lattice.scripts.options import CPUS_MOOT, INSIDE
+from lattice.scripts.early_signal import read_early_signal
+from lattice.scripts.tasks import tasks_of
 from lattice.software.containers import parse_container
 from lattice.software.references import UenvReference, parse_references, parse_views
-from lattice.units import expand_nodes, format_duration, is_digits, parse_duration, parse_node_count, parse_slurm_time
+from lattice.units import (
+    expand_nodes,
+    format_duration,
+    format_time,
+    is_digits,
+    parse_duration,
+    parse_node_count,
+    parse_slurm_time,
+    parse_time,
+)
 
 T = TypeVar("T")
 API_VERSION = "lattice.dev/v1alpha1"
@@ -26,11 +37,10 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|PRIVATE_KEY", re.IGNOREC
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PATTERN = re.compile(r"%(.)")
-_SERVED_PATTERNS = frozenset("jxuAaNn%")
+_SERVED_PATTERNS = frozenset("jxuAaNnJts%")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A valid name of a tenant or vcluster."""
 _INTENTS = ("Train", "Simulate", "Serve", "Interactive", "Preprocess")
-_TASKS_ON = {"headnode": "HeadNode", "head-node": "HeadNode", "everynode": "EveryNode", "every-node": "EveryNode"}
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,10 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
     spec["resources"] = _resources(draft, spec.get("vcluster", ""))
     if "scratch" in asked:
         spec["data"] = {"scratchPerNode": _checked(asked["scratch"], read_quantity)}
-    spec["tasks"] = _tasks(draft, spec["resources"]["nodes"])
+    spec["tasks"], ignored = tasks_of(asked, spec["resources"]["nodes"], is_script=script is not None)
+    draft.warnings += ignored
     spec["lifecycle"] = _lifecycle(draft, spec.get("vcluster", ""))
+    spec |= read_dependencies(asked)
     spec |= {slot: True for slot in ("hold", "sensitive") if slot in asked}
     spec = {key: value for key, value in spec.items() if value not in ({}, None, "")}
     _say_where(draft, spec)
@@ -123,7 +135,7 @@ def _identity(draft: _Draft) -> dict[str, Any]:
         spec["tags"] = tags
     intent = draft.value("intent")
     if intent:
-        spec["intent"] = _one_of(draft.asked["intent"], intent, {word.lower(): word for word in _INTENTS})
+        spec["intent"] = one_of(draft.asked["intent"], intent, {word.lower(): word for word in _INTENTS})
     return spec
 
 
@@ -133,13 +145,6 @@ def _reservation(given: Given) -> str:
     if not name or "," in name:
         raise given.rejected("name one reservation: an allocation runs in one")
     return name
-
-
-def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
-    """Returns the word that a value means, whatever its case. Raises Rejected for any other."""
-    if value.lower() not in words:
-        raise given.rejected(f"{value!r} is none of {', '.join(dict.fromkeys(words.values()))}")
-    return words[value.lower()]
 
 
 def tenant_of(asked: Asked, site: SiteFacts) -> str:
@@ -214,7 +219,7 @@ def _vcluster(draft: _Draft) -> str:
 def _environment(draft: _Draft) -> dict[str, Any]:
     """Returns software, variables, working directory and output files of the work. Raises Rejected for a value that is not allowed."""
     environment: dict[str, Any] = _software(draft)
-    variables = _slurm_counts(draft) | _variables(draft)
+    variables = _variables(draft)
     if variables:
         environment["variables"] = variables
     if "variables-from" in draft.asked:
@@ -225,6 +230,8 @@ def _environment(draft: _Draft) -> dict[str, Any]:
     output = _output(draft)
     if output:
         environment["output"] = output
+    if draft.submitter.host:
+        environment["submitHost"] = draft.submitter.host
     return environment
 
 
@@ -301,17 +308,6 @@ def _image(reference: UenvReference, draft: _Draft) -> str:
     return f"{text}:{reference.mount}" if reference.mount else text
 
 
-def _slurm_counts(draft: _Draft) -> dict[str, str]:
-    """Returns the numbers asked for inside a node as Slurm's variables; empty where the site does not set these.
-
-    Raises Rejected where one is no number.
-    """
-    if not draft.slurm_env:
-        return {}
-    slots = (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"))
-    return {name: str(_count(draft.asked[slot])) for slot, name in slots if slot in draft.asked}
-
-
 def _workdir(draft: _Draft) -> str:
     """Returns the working directory, a relative one below the submitter's, whose own it is where none is asked for; as it is, maybe empty,
     where that is not known.
@@ -335,13 +331,13 @@ def _output(draft: _Draft) -> dict[str, Any]:
         output[slot] = value
         for letter in dict.fromkeys(_PATTERN.findall(value)):
             if letter not in _SERVED_PATTERNS:
-                served = " ".join(f"%{word}" for word in "jxuAaNn%")
+                served = " ".join(f"%{word}" for word in "jxuAaNnJts%")
                 draft.warnings.append(f"the pattern %{letter} in {value} is not filled in (served: {served})")
     if draft.script is not None and draft.script.is_slurm:
         output.setdefault("stdout", "slurm-%j.out")
     mode = draft.value("open-mode")
     if mode:
-        output["mode"] = _one_of(
+        output["mode"] = one_of(
             draft.asked["open-mode"], mode, {"append": "Append", "a": "Append", "truncate": "Truncate", "t": "Truncate", "w": "Truncate"}
         )
     return output
@@ -409,7 +405,7 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
         resources, constraints = read_constraint(draft.asked["constraint"])
     if "topology" in draft.asked:
         words = {"any": "Any", "tight": "Tight", "spread": "Spread"}
-        hint = _one_of(draft.asked["topology"], draft.value("topology") or "", words)
+        hint = one_of(draft.asked["topology"], draft.value("topology") or "", words)
         _agree(draft, draft.asked["topology"], constraints, "topology", hint)
     for slot, name in (("nodelist", "nodeList"), ("exclude", "excludeNodes")):
         if draft.value(slot):
@@ -418,7 +414,7 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
     nodes = _nodes(draft, vcluster)
     _gpus(draft, nodes, resources, constraints)
     if "cpus" in draft.asked:
-        _agree(draft, draft.asked["cpus"], resources, "cpus", _count(draft.asked["cpus"]))
+        _agree(draft, draft.asked["cpus"], resources, "cpus", read_number(draft.asked["cpus"]))
     if "memory" in draft.asked:
         _agree(draft, draft.asked["memory"], resources, "memory", _checked(draft.asked["memory"], read_quantity))
     if constraints:
@@ -427,20 +423,17 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _nodes(draft: _Draft, vcluster: str) -> int | str:
-    """Returns how many nodes are asked for, a number or a range: by option, else by tasks, else by the list of nodes (1 without); warns
-    where the CPUs of a task do not count.
+    """Returns how many nodes are asked for, a number or a range: by option, else by tasks, else by the list of nodes (1 without).
 
     Raises Rejected where that list has fewer than the least.
     """
     asked = draft.asked
     listed = len(_node_set(asked["nodelist"])) if draft.value("nodelist") else 0
-    moot = True
     if "nodes" in asked:
         low, high = _checked(asked["nodes"], lambda given: parse_node_count((given.value or "").strip()))
         nodes: int | str = low if low == high else f"{low}-{high}"
     elif "ntasks" in asked:
         nodes = low = _nodes_of_tasks(draft, vcluster)
-        moot = "ntasks-per-node" in asked
     else:
         nodes = low = max(1, listed)
     if listed and low > listed:
@@ -448,10 +441,6 @@ def _nodes(draft: _Draft, vcluster: str) -> int | str:
             f"it names {listed} nodes and {low} are asked for; only the named nodes are used: name more, or ask for {listed}",
             "NodeListTooShort",
         )
-    if "cpus-per-task" in asked:
-        _count(asked["cpus-per-task"])
-        if moot:
-            draft.warnings.append(f"#SBATCH --cpus-per-task={draft.value('cpus-per-task')} ignored ({CPUS_MOOT})")
     return nodes
 
 
@@ -462,13 +451,13 @@ def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
     Raises Rejected where the CPUs of the vcluster's nodes are needed and not known.
     """
     given = draft.asked["ntasks"]
-    tasks = _count(given)
+    tasks = read_number(given)
     if "ntasks-per-node" in draft.asked:
-        each = _count(draft.asked["ntasks-per-node"])
+        each = read_number(draft.asked["ntasks-per-node"])
         nodes = math.ceil(tasks / each)
         draft.notes.append(f"{tasks} tasks at {each} on a node: {_nodes_word(nodes)}")
         return nodes
-    width = _count(draft.asked["cpus-per-task"]) if "cpus-per-task" in draft.asked else 1
+    width = read_number(draft.asked["cpus-per-task"]) if "cpus-per-task" in draft.asked else 1
     if tasks == 1:
         return 1
     queue = _queue(draft, vcluster)
@@ -478,7 +467,7 @@ def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
             "add --nodes or --ntasks-per-node, or ask the cluster (--dry-run=server does, and submits nothing)",
             "CoresUnknown",
         )
-    nodes = math.ceil(tasks * width / queue.smallest_cpus)
+    nodes = math.ceil(tasks / (queue.smallest_cpus // width)) if width <= queue.smallest_cpus else tasks  # no task has CPUs of two nodes
     cpus = "CPU" if width == 1 else "CPUs"
     draft.notes.append(f"{tasks} tasks of {width} {cpus} on nodes of {queue.smallest_cpus} CPUs: {_nodes_word(nodes)}")
     return nodes
@@ -503,8 +492,6 @@ def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraint
     Raises Rejected for a number in all with a range of nodes, or one that contradicts an earlier option.
     """
     given, by_task = draft.asked.get("gpus"), draft.asked.get("gpus-per-task")
-    if by_task is not None and given is not None:
-        draft.warnings.append(f"#SBATCH --gpus-per-task={by_task.value} ignored ({INSIDE})")
     given = given or by_task
     if given is None:
         return
@@ -532,9 +519,9 @@ def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, 
     asked, (low, _) = draft.asked, parse_node_count(nodes)
     each, kind = read_gpus(given)
     if "ntasks-per-node" in asked:
-        tasks = _count(asked["ntasks-per-node"])
+        tasks = read_number(asked["ntasks-per-node"])
     else:
-        tasks = math.ceil(_count(asked["ntasks"]) / low) if "ntasks" in asked else 1
+        tasks = math.ceil(read_number(asked["ntasks"]) / low) if "ntasks" in asked else 1
     count = each * tasks
     draft.notes.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} on a node with {each} each: {count} GPUs of a node")
     return count, kind
@@ -566,37 +553,7 @@ def _checked(given: Given, read: Callable[[Given], T]) -> T:
         raise given.rejected(error.message, error.reason) from error
 
 
-def _count(given: Given) -> int:
-    """Returns a whole number from 1 to 16,777,216. Raises Rejected for anything else."""
-    text = (given.value or "").strip()
-    if not is_digits(text, 12) or not 1 <= int(text) <= 16_777_216:
-        raise given.rejected(f"{text!r} is not a number from 1 on")
-    return int(text)
-
-
-# Tasks and lifecycle
-
-
-def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
-    """Returns how many tasks run in all and on each node, and on which nodes, as far as that is given or follows; a number on each node
-    goes before the number in all, and tasks on the head node have none on each.
-    """
-    asked = draft.asked
-    tasks: dict[str, Any] = {}
-    low, high = parse_node_count(nodes)
-    each = _count(asked["ntasks-per-node"]) if "ntasks-per-node" in asked else None
-    if "tasks-on" in asked:
-        tasks["on"] = _one_of(asked["tasks-on"], draft.value("tasks-on") or "", _TASKS_ON)
-    on = tasks.get("on") or ("HeadNode" if draft.script is not None else "EveryNode")
-    if each is not None and on == "EveryNode":
-        tasks["perNode"] = each
-    if "ntasks" in asked:
-        total = tasks["total"] = _count(asked["ntasks"])
-        if each is None and on == "EveryNode" and low == high < total and total % low == 0:
-            tasks["perNode"] = total // low
-    elif each is not None and low == high:
-        tasks["total"] = each * low
-    return tasks
+# Lifecycle
 
 
 def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
@@ -626,13 +583,33 @@ def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
     if "requeue" in asked:
         requeue["policy"] = "Never" if asked["requeue"].option == "no-requeue" else "OnNodeFailure"
     if "max-requeue" in asked:
-        requeue["max"] = 0 if draft.value("max-requeue") == "0" else _count(asked["max-requeue"])
+        requeue["max"] = 0 if draft.value("max-requeue") == "0" else read_number(asked["max-requeue"])
     if requeue:
         lifecycle["requeue"] = requeue
     for slot, name in (("not-before", "notBefore"), ("deadline", "deadline")):
         if slot in asked:
             lifecycle[name] = read_begin(asked[slot], draft.submitter)
+    if "signal" in asked:
+        lifecycle["signal"] = read_early_signal(asked["signal"])
+    if "end-by" in asked and "deadline" not in asked:
+        lifecycle["deadline"] = _latest_start(draft, asked["end-by"], lifecycle.get("walltime"))
     return lifecycle
+
+
+def _latest_start(draft: _Draft, given: Given, walltime: str | None) -> str:
+    """Returns the time by which work must have started to end by Slurm's `--deadline`: that less its walltime.
+
+    Raises Rejected for a time that does not read, or by which it cannot end any more; without a walltime it warns, and returns that time.
+    """
+    ends = parse_time(read_begin(given, draft.submitter))
+    if walltime is None:
+        draft.warnings.append(f"--deadline={given.value}: without --time it is not known when it ends; it must have started by then")
+        return format_time(ends)
+    latest = ends - parse_duration(walltime)
+    if latest <= draft.submitter.now:
+        sentence = f"it cannot end by {format_time(ends)}: its walltime is {walltime}; give a later deadline, or a shorter --time"
+        raise given.rejected(sentence, "DeadlineBeforeStart")
+    return format_time(latest)
 
 
 def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
@@ -695,6 +672,9 @@ def _say_where(draft: _Draft, spec: dict[str, Any]) -> None:
     what = "the script" if "script" in spec else "the command"
     if (tasks.get("on") or ("HeadNode" if "script" in spec else "EveryNode")) == "HeadNode":
         draft.notes.append(f"{what} runs once, on the first of {nodes} nodes")
+    elif "entrypoint" in spec and "total" in tasks:
+        total = "one task of the command runs" if tasks["total"] == 1 else f"{tasks['total']} tasks of the command run"
+        draft.notes.append(f"{total} on {nodes} nodes, with PMI")
     else:
         each = tasks.get("perNode", 1)
         times = "once" if each == 1 else f"{each} times"

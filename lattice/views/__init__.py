@@ -7,6 +7,7 @@ Structs are `gc=False`: they hold no cycles, and the collector must not walk fif
 
 from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Attempt, Condition, Exit, Lifecycle, Requeue
 from lattice.views.cluster import Config, Lease, LeaseSpec, Node, NodeSpec, NodeStatus, Tenant, VCluster
+from lattice.views.dag import Dag, DagGate, DagSpec, DagStatus, Member, MemberState
 from lattice.views.elastic_quota import ElasticQuota
 from lattice.views.koordinator import KoordinatorProfile, KoordinatorQuota
 from lattice.views.ledger import Ledger, LedgerStatus, NodeIndex, Plan, PlanSpec, TenantAccount
@@ -20,6 +21,10 @@ __all__ = [
     "Attempt",
     "Condition",
     "Config",
+    "Dag",
+    "DagGate",
+    "DagSpec",
+    "DagStatus",
     "ElasticQuota",
     "Exit",
     "KoordinatorProfile",
@@ -29,6 +34,8 @@ __all__ = [
     "Ledger",
     "LedgerStatus",
     "Lifecycle",
+    "Member",
+    "MemberState",
     "Metadata",
     "Node",
     "NodeIndex",

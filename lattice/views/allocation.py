@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from lattice.units import quantity_bytes
+import msgspec
+
+from lattice.units import parse_node_count, quantity_bytes
 from lattice.views.meta import Metadata, View
 
 OCI: Final = "Oci"
@@ -34,6 +36,14 @@ class Requeue(View, frozen=True):
     when: str = "Silent"
 
 
+class EarlySignal(View, frozen=True):
+    """The signal that the work gets before its walltime is over."""
+
+    name: str = ""
+    before: str | None = None
+    to: str | None = None
+
+
 class Lifecycle(View, frozen=True):
     """The times and the class of an allocation, and what may follow its end; durations are texts such as `1h30m`."""
 
@@ -45,6 +55,7 @@ class Lifecycle(View, frozen=True):
     requeue: Requeue = Requeue()
     not_before: str | None = None
     deadline: str | None = None
+    signal: EarlySignal | None = None
 
 
 class Constraints(View, frozen=True):
@@ -83,11 +94,37 @@ class Data(View, frozen=True):
 
 
 class Tasks(View, frozen=True):
-    """The number of processes and the nodes they run on; `on` None: the default of entrypoint or script."""
+    """The number of processes, the nodes they run on, and what each has; `on` None: the default of entrypoint or script."""
 
     on: str | None = None
-    per_node: int = 1
+    per_node: int | None = None
     total: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    layout: str | None = None
+    bind: str | None = None
+    mpi: str | None = None
+
+    @property
+    def is_of_launch(self) -> bool:
+        """Tells whether something is asked for that only a launch honours."""
+        return any(value is not None for value in (self.cpus, self.gpus, self.layout, self.bind, self.mpi))
+
+    def raise_resources(self, resources: Resources) -> Resources:
+        """Returns the resources of each node with CPUs and GPUs enough for the tasks that it may run; the same object where tasks ask for
+        none, or for no more.
+
+        Where no number of tasks on each node is given they are dealt evenly to the least nodes. Raises Rejected for a number of nodes that
+        does not parse.
+        """
+        if self.cpus is None and self.gpus is None:
+            return resources
+        there = self.per_node or -(-(self.total or 1) // parse_node_count(resources.nodes)[0])
+        there = min(there, self.total or there)
+        cpus, gpus = (max(had or 0, there * (each or 0)) for had, each in ((resources.cpus, self.cpus), (resources.gpus, self.gpus)))
+        if (cpus, gpus) == (resources.cpus or 0, resources.gpus or 0):
+            return resources
+        return msgspec.structs.replace(resources, cpus=cpus or None, gpus=gpus or None)
 
 
 class Cancel(View, frozen=True):
@@ -119,6 +156,14 @@ class SoftwareReferences(View, frozen=True):
     require: SoftwareRequirement = SoftwareRequirement()
 
 
+class Dependency(View, frozen=True):
+    """One edge: a reference to other work, the condition that it must meet, and how long after that this work still waits."""
+
+    ref: str = ""
+    condition: str = "Success"
+    delay: str | None = None
+
+
 class AllocationSpec(View, frozen=True):
     """The request of a person, without the parts that only agents read."""
 
@@ -134,10 +179,23 @@ class AllocationSpec(View, frozen=True):
     lifecycle: Lifecycle = Lifecycle()
     hold: bool = False
     cancel: Cancel | None = None
+    requeue_attempt: int = 0
+    rerun_of: str = ""
     checkpoint: Checkpoint = Checkpoint()
     sensitive: bool = False
     quota: str = ""
     reservation: str = ""
+    depends_on: tuple[Dependency, ...] = ()
+    depends_on_mode: str = "All"
+    on_unmet: str = "Cancel"
+
+    @property
+    def node_resources(self) -> Resources:
+        """Returns what each node must offer: the resources asked for, and CPUs and GPUs for the tasks that it may run.
+
+        Raises Rejected for a number of nodes that does not parse.
+        """
+        return self.tasks.raise_resources(self.resources)
 
 
 class Exit(View, frozen=True):
@@ -150,6 +208,29 @@ class Exit(View, frozen=True):
     cpu_seconds: int | str | None = None
     peak_memory: int | str | None = None
     oom_kills: int = 0
+
+
+class FailedLaunch(View, frozen=True):
+    """One launch that failed."""
+
+    step: str
+    result: str = "Failed"
+    code: int = 0
+    signal: int = 0
+    node: str = ""
+    reason: str = ""
+
+
+class LaunchTotals(View, frozen=True):
+    """The launches of an attempt by result, and the last that failed."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    timeout: int = 0
+    node_fail: int = 0
+    failures: tuple[FailedLaunch, ...] = ()
 
 
 class Attempt(View, frozen=True):
@@ -226,6 +307,15 @@ class SoftwareImage(View, frozen=True):
         return self.kind == OCI
 
 
+class Edge(View, frozen=True):
+    """The state of one entry of spec.dependsOn, by its place there: bound to `uid`, answered M (met), F or N (never), or open."""
+
+    index: int
+    uid: str = ""
+    answer: str = ""
+    due: str | None = None
+
+
 class AllocationStatus(View, frozen=True):
     """The state of an allocation, written by scheduler and reporter."""
 
@@ -250,10 +340,12 @@ class AllocationStatus(View, frozen=True):
     reserved_at: str | None = None
     score: Score | None = None
     exit: Exit | None = None
+    launches: LaunchTotals | None = None
     attempts: tuple[Attempt, ...] = ()
     usage: AttemptsUse | None = None
     requeues: int = 0
     hollow: bool | None = None
+    edges: tuple[Edge, ...] = ()
     software: tuple[SoftwareImage, ...] = ()
 
 

@@ -388,6 +388,7 @@ class SchedulingOptions(View, frozen=True):
     energy_price: int | str | None = None
     energy_price_until: str | None = None
     sensitive_pool_size: int = 0
+    max_dag_size: int = 1000
     events: str = "All"
     recording: RecordingOptions = RecordingOptions()
 
@@ -407,6 +408,7 @@ class CompatOptions(View, frozen=True):
 
     set_slurm_env: bool | None = None
     qos_mapping: dict[str, int] = {}
+    cluster_name: str = "lattice"
 
 
 class WorkOptions(View, frozen=True):
@@ -500,6 +502,13 @@ class SoftwareOptions(View, frozen=True):
     require_signature: SignatureRule = SignatureRule()
 
 
+class MpiOptions(View, frozen=True):
+    """`mpi` of the LatticeConfig."""
+
+    default: str = "Auto"
+    fence_timeout: str = "60s"
+
+
 class ConfigSpec(View, frozen=True):
     """All options of the cluster, by section."""
 
@@ -510,6 +519,7 @@ class ConfigSpec(View, frozen=True):
     quota_tree: QuotaTreeOptions = QuotaTreeOptions()
     submission: SubmissionOptions = SubmissionOptions()
     software: SoftwareOptions = SoftwareOptions()
+    mpi: MpiOptions = MpiOptions()
 
 
 class ConfigStatus(View, frozen=True):

@@ -25,11 +25,14 @@ def spec(**changes: Any) -> dict[str, Any]:
 ACCEPTED = {
     "the least that makes sense": {"entrypoint": "true"},
     "a script": {"script": "#!/bin/sh\ntrue\n"},
+    "a script in a ConfigMap": {"scriptFrom": {"configMap": "x", "digest": "sha256:" + 64 * "0"}, "scriptArguments": ["a"]},
     "a number of nodes": spec(resources={"nodes": 64}),
     "a range of nodes": spec(resources={"nodes": "32-128", "memory": "128Gi", "cpus": 24}),
     "memory as a number of bytes": spec(resources={"memory": 1073741824}),
     "unbounded": spec(lifecycle={"type": "Unbounded"}),
     "days, hours and minutes": spec(lifecycle={"walltime": "1d2h30m"}),
+    "1,000 edges": spec(dependsOn=[{"ref": f"x{n}", "condition": "Started", "delay": "5m"} for n in range(1000)], onUnmet="Hold"),
+    "the same edge twice, which the webhook refuses and which says no more than once": spec(dependsOn=[{"ref": "x", "condition": "Any"}] * 2),
     "parts left at their defaults": spec(sensitive=False, checkpoint={"strategy": "Auto"}, telemetry={"mode": "Prod"}, dependsOn=[]),
     "empty checkpoint and telemetry": spec(checkpoint={}, telemetry={}),
     "topology Any": spec(resources={"constraints": {"topology": "Any", "features": ["hollow"], "preferSameNuma": False}}),
@@ -37,6 +40,14 @@ ACCEPTED = {
         resources={"gpus": 4, "memory": "1Ti", "constraints": {
             "gpuType": "GH200", "gpuMemory": "90Gi", "topology": "Tight", "conformance": "Required",
             "requireUnifiedMemory": True, "allowCxlMemory": True}},
+    ),
+    "tasks of an entrypoint": spec(
+        resources={"nodes": "2-4"},
+        tasks={"total": 8, "perNode": 4, "cpus": 8, "gpus": 1, "layout": "Plane=2:Cyclic", "bind": "Cores", "mpi": "Pmi2"},
+    ),
+    "tasks in an image on one node": spec(resources={"nodes": "1-1"}, environment={"image": "app"}, tasks={"total": 8}),
+    "tasks in an image, once on the head node": spec(
+        resources={"nodes": 4}, environment={"image": "app"}, tasks={"total": 8, "on": "HeadNode"}
     ),
     "everything that is served": spec(
         project="p", vcluster="batch", reservation="maint-42", tags={"name": "run-42"}, intent="Train", hold=True, cancel={"reason": "wrong input"},
@@ -54,6 +65,7 @@ def test_an_allocation_is_accepted_and_stands_as_it_was_given(allocations: Colle
     assert accepted(allocations.create("good", spec=manifest))["spec"] == manifest
 
 
+FROM = {"configMap": "job.script", "digest": "sha256:" + 64 * "0"}
 REFUSED = {
     "zero nodes": (spec(resources={"nodes": 0}), "spec.resources.nodes"),
     "negative nodes": (spec(resources={"nodes": -1}), "greater than or equal to 1"),
@@ -79,13 +91,35 @@ REFUSED = {
     "Reactive": (spec(lifecycle={"type": "Reactive"}), "spec.lifecycle.type Reactive is not served yet"),
     "scale": (spec(lifecycle={"scale": {"min": 1}}), "spec.lifecycle.scale is not served yet: nothing scales it; remove the field"),
     "data": (spec(data={"output": "s3://x"}), "spec.data.output is not served yet: data is not staged by this release; remove the field"),
-    "script from a ConfigMap": (spec(scriptFrom={"name": "x"}), "spec.scriptFrom is not served yet"),
+    "an entrypoint and a script from a ConfigMap": (spec(scriptFrom=FROM), "either spec.entrypoint or spec.script, exactly one of them"),
+    "a script and one from a ConfigMap": (
+        {"tenant": "physics", "script": "#!/bin/sh\n", "scriptFrom": FROM},
+        "spec.script and spec.scriptFrom are both given",
+    ),
+    "a script from a ConfigMap without its digest": (
+        {"tenant": "physics", "scriptFrom": {"configMap": "x"}},
+        "spec.scriptFrom.digest: Required value",
+    ),
+    "a digest that is none": ({"tenant": "physics", "scriptFrom": FROM | {"digest": "sha256:12"}}, "spec.scriptFrom.digest"),
     "a network domain": (spec(connectivity={"networkDomain": "x"}), "spec.connectivity is not served yet"),
-    "a dependency": (spec(dependsOn=[{"ref": "x", "condition": "Success"}]), "spec.dependsOn is not served yet"),
+    "corresponding": (
+        spec(dependsOn=[{"ref": "x", "condition": "Corresponding"}]),
+        "spec.dependsOn: the condition Corresponding is not served yet",
+    ),
+    "a condition that is none": (spec(dependsOn=[{"ref": "x", "condition": "Never"}]), "Unsupported value"),
+    "an edge without a condition": (spec(dependsOn=[{"ref": "x"}]), "spec.dependsOn[0].condition: Required value"),
+    "1,001 edges": (spec(dependsOn=[{"ref": f"x{n}", "condition": "Any"} for n in range(1001)]), "Too many: 1001: must have at most 1000"),
+    "a mode that is none": (spec(dependsOnMode="Some"), "Unsupported value"),
+    "an end that is none": (spec(onUnmet="Run"), "Unsupported value"),
     "manual checkpoints": (spec(checkpoint={"strategy": "Manual"}), "spec.checkpoint is not served yet"),
     "debug telemetry": (spec(telemetry={"mode": "Debug"}), "spec.telemetry is not served yet"),
     "a liveness probe": (spec(livenessProbe={"type": "HTTP"}), "spec.livenessProbe is not served yet"),
     "sensitive": (spec(sensitive=True), "spec.sensitive is not served yet: sensitive work is not isolated by this release"),
+    "CPUs of tasks without their number": (spec(tasks={"cpus": 8}), "set spec.tasks.total, their number on all nodes, or leave them out"),
+    "a binding of tasks without their number": (spec(tasks={"perNode": 2, "bind": "Cores"}), "set spec.tasks.total"),
+    "a layout that is none": (spec(tasks={"total": 2, "layout": "Round"}), "spec.tasks.layout"),
+    "a binding that is none": (spec(tasks={"total": 2, "bind": "cores"}), "Unsupported value"),
+    "no CPU for a task": (spec(tasks={"total": 2, "cpus": 0}), "spec.tasks.cpus"),
     "a view of nothing": (spec(environment={"view": "default"}), "spec.environment.view is about software: give spec.environment.uenv"),
     "an image beside a uenv": (spec(environment={"image": "x", "uenv": "y"}), "spec.environment.image and uenv are given"),
     "a writable root of nothing": (spec(environment={"writable": True}), "spec.environment.writable is about OCI images"),
@@ -109,20 +143,27 @@ def test_an_unknown_field_is_refused_by_strict_clients(allocations: Collection) 
     refused(allocations.create("bad", spec=spec(nodes=4)), 'unknown field "spec.nodes"', status=400)
 
 
+FIXED = "spec.lifecycle: type, preemptible, gracePeriod, signal cannot be changed after creation"
 CHANGES_REFUSED = {
     "tenant": ({"tenant": "chemistry"}, "spec.tenant cannot be changed after creation: cancel this allocation and submit a new one"),
     "tenant removed": ({"tenant": None}, "spec.tenant cannot be changed after creation"),
     "user": ({"user": "bob"}, "spec.user cannot be changed after creation"),
     "vcluster added": ({"vcluster": "batch"}, "spec.vcluster cannot be changed after creation"),
     "entrypoint": ({"entrypoint": "false"}, "spec.entrypoint cannot be changed after creation"),
+    "entrypoint to a script in a ConfigMap": (
+        {"entrypoint": None, "scriptFrom": FROM},
+        "spec.scriptFrom cannot be changed after creation: cancel this allocation and submit a new one",
+    ),
     "entrypoint to script": ({"entrypoint": None, "script": "#!/bin/sh"}, "spec.script cannot be changed after creation"),
     "environment": ({"environment": {"workdir": "/tmp"}}, "spec.environment cannot be changed after creation"),
     "nodes": ({"resources": {"nodes": 2}}, "spec.resources cannot be changed after creation"),
     "tasks": ({"tasks": {"perNode": 2}}, "spec.tasks cannot be changed after creation"),
-    "lifecycle type": ({"lifecycle": {"type": "Unbounded"}}, "of spec.lifecycle only walltime and preemptionClass can be changed"),
-    "grace period": ({"lifecycle": {"gracePeriod": "1h"}}, "of spec.lifecycle only walltime and preemptionClass can be changed"),
-    "requeue": ({"lifecycle": {"requeue": {"max": 9}}}, "of spec.lifecycle only walltime and preemptionClass can be changed"),
-    "lifecycle removed": ({"lifecycle": None}, "of spec.lifecycle only walltime and preemptionClass can be changed"),
+    "lifecycle type": ({"lifecycle": {"type": "Unbounded"}}, FIXED),
+    "grace period": ({"lifecycle": {"gracePeriod": "1h"}}, FIXED),
+    "signal": ({"lifecycle": {"signal": {"name": "USR1"}}}, FIXED),
+    "lifecycle removed": ({"lifecycle": None}, FIXED),
+    "what it runs again": ({"rerunOf": "12"}, "spec.rerunOf cannot be changed after creation"),
+    "a requeue of what has not begun": ({"requeueAttempt": 1}, "spec.requeueAttempt must name an attempt that has nodes"),
 }
 
 
@@ -135,7 +176,8 @@ def test_what_is_fixed_after_creation_says_what_to_do_instead(allocations: Colle
 @pytest.mark.parametrize(
     "patch",
     [{"hold": True}, {"cancel": {"reason": "x"}}, {"tags": {"name": "y"}}, {"lifecycle": {"walltime": "2h"}},
-     {"lifecycle": {"preemptionClass": 3}}, {"telemetry": {"mode": "Prod"}}],
+     {"lifecycle": {"preemptionClass": 3}}, {"lifecycle": {"requeue": {"max": 9}}}, {"lifecycle": {"notBefore": "2026-12-01T08:00:00Z"}},
+     {"telemetry": {"mode": "Prod"}}],
     ids=lambda patch: "-".join(patch),
 )  # fmt: skip
 def test_what_may_change_after_creation_changes(allocations: Collection, patch: dict[str, Any]) -> None:
@@ -145,7 +187,7 @@ def test_what_may_change_after_creation_changes(allocations: Collection, patch: 
 
 def test_a_lifecycle_given_later_brings_only_what_may_change(allocations: Collection) -> None:
     accepted(allocations.create("bare", spec={"entrypoint": "true"}))
-    refused(allocations.merge("bare", {"spec": {"lifecycle": {"type": "Unbounded"}}}), "of spec.lifecycle only walltime")
+    refused(allocations.merge("bare", {"spec": {"lifecycle": {"type": "Unbounded"}}}), FIXED)
     accepted(allocations.merge("bare", {"spec": {"lifecycle": {"walltime": "1h"}}}))
 
 
@@ -168,6 +210,20 @@ def test_the_class_is_fixed_while_nodes_are_held(allocations: Collection) -> Non
     refused(allocations.merge("held", {"spec": {"lifecycle": {"preemptionClass": 9}}}), "only while the allocation holds no nodes")
     accepted(allocations.merge("held", {"spec": {"lifecycle": {"preemptionClass": 5}}}))
     accepted(allocations.merge("held", {"spec": {"lifecycle": {"walltime": "3h"}}}))
+    for change in ({"requeue": {"max": 9}}, {"notBefore": "2026-12-01T08:00:00Z"}, {"deadline": "2026-12-01T08:00:00Z"}):
+        refused(allocations.merge("held", {"spec": {"lifecycle": change}}), "only while the allocation holds no nodes")
+
+
+def test_a_requeue_names_an_attempt_that_has_nodes_and_never_goes_back(allocations: Collection) -> None:
+    refused(allocations.create("born", spec=spec(requeueAttempt=1)), "spec.requeueAttempt is of work that runs")
+    accepted(allocations.create("again", spec=spec()))
+    accepted(allocations.merge("again", {"status": {"nodes": "n1", "attempt": 2}}, status=True))
+    refused(allocations.merge("again", {"spec": {"requeueAttempt": 3}}), "must name an attempt that has nodes")
+    accepted(allocations.merge("again", {"spec": {"requeueAttempt": 2}}))
+    for back in (1, None):
+        refused(allocations.merge("again", {"spec": {"requeueAttempt": back}}), "spec.requeueAttempt never goes back")
+    accepted(allocations.merge("again", {"status": {"nodes": "", "attempt": 3}}, status=True))
+    refused(allocations.merge("again", {"spec": {"requeueAttempt": 3}}), "must name an attempt that has nodes")
 
 
 def test_the_scheduler_never_writes_an_allocation_from_an_older_ledger(allocations: Collection) -> None:

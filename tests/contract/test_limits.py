@@ -119,7 +119,7 @@ def test_no_more_tasks_are_asked_for_than_the_nodes_start(server: ApiServer) -> 
         body["spec"] |= {"resources": {"nodes": nodes}, "tasks": {"total": total, **tasks}}
         return alice("POST", ALLOCATIONS, body)
 
-    refused(asked("many", 16777216, 1), "spec.tasks.total is 16777216, and 1 nodes with 1 each start 1")
+    refused(asked("many", 16777216, 1), "spec.tasks.total is 16777216, and 1 nodes with 4096 each start 4096")
     refused(asked("some", 17, "2-4", perNode=4), "spec.tasks.total is 17, and 4 nodes with 4 each start 16")
     refused(asked("head", 8193, 2, on="HeadNode"), "2 nodes with 4096 each start 8192")
     passed(asked("right", 16, "2-4", perNode=4))

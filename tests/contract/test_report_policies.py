@@ -108,6 +108,30 @@ def test_the_operator_pins_images_once_and_writes_nothing_else_of_a_status(serve
     refused(operator("PATCH", path, {"status": {"conditions": [*PLACED["conditions"], AWAITED]}}), "before the first attempt")  # type: ignore[misc]
 
 
+def test_edges_are_bound_and_answered_once_by_the_scheduler_alone(server: ApiServer) -> None:
+    path, scheduler = placed(server, "edges"), Person(server, "lattice:scheduler")
+    edges = [{"index": 0, "uid": "u"}, {"index": 1, "uid": "v", "answer": "M"}]
+    refused(reports(agent(server, "n1"), path, report(edges=edges)), "and edges are written by the scheduler alone")
+    passed(scheduler("PATCH", path, {"status": {"edges": edges}}))
+    passed(scheduler("PATCH", path, {"status": {"edges": [{**edges[0], "answer": "F"}, edges[1]]}}))
+    for changed in ({"index": 0, "uid": "u", "answer": "M"}, {"index": 0, "uid": "w", "answer": "F"}):
+        refused(scheduler("PATCH", path, {"status": {"edges": [changed, edges[1]]}}), "bound once, and answered once")
+    answered = {"index": 0, "uid": "u", "answer": "F"}
+    for less in ([edges[0], edges[1]], [answered, {"index": 1, "uid": "v"}], [answered], [answered, {"index": 1, "answer": "M"}]):
+        refused(scheduler("PATCH", path, {"status": {"edges": less}}), "bound once, and answered once")
+    refused(scheduler("PATCH", path, {"status": {"edges": None}}), "status.edges is never removed")
+    refused(Person(server, "lattice:operator")("PATCH", path, {"status": {"edges": []}}))
+
+
+def test_a_thousand_edges_are_bound_answered_and_reported_over(server: ApiServer) -> None:
+    path, scheduler = placed(server, "thousand"), Person(server, "lattice:scheduler")
+    edges = [{"index": index, "uid": f"00000000-0000-0000-0000-{index:012d}"} for index in range(1000)]
+    passed(scheduler("PATCH", path, {"status": {"edges": edges}}))
+    passed(scheduler("PATCH", path, {"status": {"edges": [{**edge, "answer": "M", "due": "2026-01-01T00:00:00Z"} for edge in edges]}}))
+    refused(scheduler("PATCH", path, {"status": {"edges": edges}}))
+    passed(reports(agent(server, "n1"), path, report()))
+
+
 def test_no_agent_changes_which_images_work_uses_or_says_that_they_are_refused(server: ApiServer) -> None:
     path = placed(server, "no-images")
     refused(reports(agent(server, "n1"), path, report(software=[IMAGE])), "software by the operator")

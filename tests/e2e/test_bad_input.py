@@ -168,11 +168,11 @@ SUBMITTED = {
     "a binary": _script("a.out", b"\x7fELF\x02\x01\x00\x00\x00", "binary", "lattice submit -- PROGRAM"),
     "Latin-1": _script("a.sh", "#!/bin/sh\necho größer\n".encode("latin-1"), "not UTF-8", "line 2", "iconv"),
     "an empty script": _script("a.sh", b"", "is empty"),
-    "a script that is too large": _script("a.sh", b"#!/bin/sh\n" + b"#" * 70_000, "70010 bytes", "65536"),
+    "a script that is too large": _script("a.sh", b"#!/bin/sh\n" + b"#" * 1_100_000, "1100010 bytes", "1048576"),
     "a directory": Given((".",), ("directory",)),
     "no such file": Given(("missing.sh",), ("there is no file missing.sh",)),
-    "a dependency": Given(
-        ("a.sh",), ("line 2", "--dependency", "not served"), files={"a.sh": b"#!/bin/sh\n#SBATCH --dependency=afterok:1\n"}
+    "a singleton of some work": Given(
+        ("a.sh",), ("line 2", "--dependency", "names no work"), 1, files={"a.sh": b"#!/bin/sh\n#SBATCH --dependency=singleton:12\n"}
     ),
     "a partition that is none": Given(
         ("a.sh",), ("line 2", '"nope" not found. Available: hpc-batch'), 1, {"a.sh": b"#!/bin/sh\n#SBATCH -p nope\n"}
@@ -247,14 +247,14 @@ FIXED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "tenant": ({"tenant": "physics"}, ("spec.tenant", "cannot be changed")),
     "vcluster": ({"vcluster": "other"}, ("spec.vcluster", "cannot be changed")),
     "variables": ({"environment": {"variables": {"A": "1"}}}, ("spec.environment", "cannot be changed")),
-    "grace period": ({"lifecycle": {"gracePeriod": "9s"}}, ("spec.lifecycle", "only walltime and preemptionClass")),
-    "type": ({"lifecycle": {"type": "Unbounded"}}, ("spec.lifecycle", "only walltime and preemptionClass")),
+    "grace period": ({"lifecycle": {"gracePeriod": "9s"}}, ("spec.lifecycle", "gracePeriod, signal cannot be changed after creation")),
+    "type": ({"lifecycle": {"type": "Unbounded"}}, ("spec.lifecycle", "gracePeriod, signal cannot be changed after creation")),
     "a longer walltime": ({"lifecycle": {"walltime": "1h"}}, ("spec.lifecycle.walltime", "current: 5m, requested: 1h", "extend", "Hint:")),
     "a walltime of zero": ({"lifecycle": {"walltime": "0s"}}, ("spec.lifecycle.walltime", "above 0")),
     "no walltime": ({"lifecycle": {"walltime": None}}, ("spec.lifecycle.walltime", "current: 5m")),
     "its class, while it runs": (
         {"lifecycle": {"preemptionClass": 9}},
-        ("spec.lifecycle.preemptionClass", "holds no nodes", "submit a new one"),
+        ("spec.lifecycle", "preemptionClass can be changed only", "holds no nodes", "submit a new one"),
     ),
 }
 

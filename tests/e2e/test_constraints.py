@@ -147,3 +147,14 @@ def test_a_batch_script_for_slurm_gets_the_gpus_that_it_names(me: Person, tmp_pa
     ended = me.ended(name)
     assert ended["phase"] == "Completed"
     assert str(ended["nodes"]).startswith("gh")
+
+
+def test_hollow_nodes_launch_nothing_and_say_so(me: Person) -> None:
+    asked = {"tasks": {"total": 8, "mpi": "Auto"}}
+    me.kubectl("apply", "-n", me.namespace, "-f", "-", stdin=json.dumps(body("launched", {}, {}, 2, **asked)))
+    me.ended("launched", within=60)
+    listed = me.lattice("history", "launched", "--steps", ok=False)
+    assert "it ran on hollow nodes, which launch nothing" in listed.stdout + listed.stderr, listed
+    number = me.get("launched")["status"]["number"]
+    refused = me.lattice("cancel", f"{number}.0", ok=False)
+    assert (refused.returncode != 0, "has no launches" in refused.stderr) == (True, True), refused

@@ -22,6 +22,7 @@ from tests.e2e.waiting import until
 from tests.oci import APPLETS, BUSYBOX, needs_runc
 from tests.registries import running_registry
 from tests.squashfs import needs_mksquashfs
+from tests.system_files import below, loop_files
 
 pytestmark = [
     needs_runc(), needs_mksquashfs(), pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
@@ -83,10 +84,9 @@ def traces(control_plane: Instance) -> list[str]:
     """What containers of the nodes have left on the machine: bundles, loop devices, cgroups, state."""
     nodes = [control_plane.where.node(node) for node in control_plane.site().nodes]
     found = [str(path) for place in nodes for path in (place / "run").glob("*/container")]
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        found += [str(file)] if file.read_text().startswith(tuple(map(str, nodes))) else []
+    found += [str(file) for file, behind in loop_files() if behind.startswith(tuple(map(str, nodes)))]
     root = control_plane.where.scope_root()
-    return found + [str(path) for path in (root.rglob("container") if root is not None else ())]
+    return found + [str(path) for path in (below(root) if root is not None else ()) if path.name == "container"]
 
 
 def test_every_node_offers_what_it_has_the_programs_for(control_plane: Instance, admin: BlockingCluster) -> None:
@@ -291,3 +291,10 @@ def test_srun_starts_tasks_in_the_image(me: Person, home: Path) -> None:
     status = me.ended("launching", within=60)
     assert (status["phase"], status["exit"]["code"]) == ("Failed", 7), status
     assert sorted(me.lattice("logs", "launching").stdout.splitlines())[:2] == ["0: ID=busybox", "1: ID=busybox"]
+
+
+def test_the_tasks_of_an_entrypoint_run_in_the_image_on_one_node(me: Person, home: Path) -> None:
+    command = "sh -c 'echo $PMI_RANK of $PMI_SIZE in $(grep ^ID= /etc/os-release)'"
+    me.apply("entries", entrypoint=command, tasks={"total": 2}, environment={"image": APP, "workdir": str(home)})
+    lines = [line for line in printed(me, "entries").splitlines() if not line.startswith("srun: ")]
+    assert sorted(lines) == ["0 of 2 in ID=busybox", "1 of 2 in ID=busybox"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,10 @@ BY_ADMINISTRATORS = ("08-quota-tree.yaml", "09-koordinator.yaml")
 """Tried by `test_quota_objects.py`."""
 WITH_AN_IMAGE = ("10-own-software.yaml", "11-container.yaml")
 """Tried by `test_uenv.py` and `test_containers.py`, which make the image first."""
+LAUNCHED = "13-mpi-entrypoint.yaml"
+
+IN_TURN = "12-dependencies.yaml"
+GRAPH = "14-dag.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,9 @@ def test_every_example_is_tried_here() -> None:
         *SUBMITTED,
         *BY_ADMINISTRATORS,
         *WITH_AN_IMAGE,
+        IN_TURN,
+        LAUNCHED,
+        GRAPH,
         *(example.file for example in EXAMPLES),
     }
 
@@ -65,3 +73,26 @@ def test_the_books_form_is_taken(me: Person) -> None:
     assert {line.rpartition(" ")[2] for line in me.lattice("logs", number).stdout.splitlines()} == {"0", "1"}
     shown = yaml.safe_load(me.lattice("status", number, "-o", "yaml").stdout)
     assert (shown["spec"]["lifecycle"]["preemptionClass"], shown["status"]["nodeCount"]) == (4, 2)
+
+
+def test_the_second_work_waits_for_the_first(me: Person) -> None:
+    me.kubectl("apply", "-f", str(FOLDER / EXAMPLES[0].file))
+    me.kubectl("apply", "-f", str(FOLDER / IN_TURN))
+    first, then = me.ended("first"), me.ended("analyse")
+    assert (first["phase"], then["phase"]) == ("Completed", "Completed")
+    assert first["endTime"] <= then["endTime"]
+
+
+def test_the_graph_completes_and_skips_what_no_failure_needs(me: Person) -> None:
+    done = me.lattice("dag", "submit", "--wait", str(FOLDER / GRAPH))
+    assert "Submitted DAG pipeline with 4 allocations" in done.stdout
+    assert "notify-failure [Cancelled]" in me.lattice("dag", "status", "pipeline", "--graph").stdout
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")
+def test_the_tasks_of_an_entrypoint_are_started_without_a_launcher(me: Person) -> None:
+    me.kubectl("apply", "-f", str(FOLDER / LAUNCHED))
+    assert me.ended("mpi-entrypoint", within=60)["phase"] == "Completed"
+    said = [line.split(" on ")[0] for line in me.lattice("logs", "mpi-entrypoint").stdout.splitlines()]
+    assert sorted(said) == [f"rank {rank} of 4" for rank in range(4)]

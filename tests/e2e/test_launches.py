@@ -173,3 +173,16 @@ def _found(words: str) -> bool:
     """Whether a process with these words in its command line runs."""
     done = subprocess.run(["pgrep", "-f", f"^{words}"], capture_output=True, check=False)
     return done.returncode == 0
+
+
+def test_names_of_nodes_are_listed_and_resolve_as_scripts_ask_for_them(me: Person, control_plane: Instance) -> None:
+    script = """
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun -N 2 -n 2 -l sh -c 'getent hosts $MASTER_ADDR > /dev/null && echo $MASTER_ADDR $(scontrol show hostnames | wc -l)'
+srun -n 1 --cpu-bind=verbose,cores true
+"""
+    said = ran(me, control_plane, script, "--nodes=2").splitlines()
+    head = said[0].split()[1]
+    assert head in control_plane.site().nodes
+    assert sorted(said[:2]) == [f"0: {head} 2", f"1: {head} 2"]
+    assert said[2].startswith(f"cpu-bind_cores=MASK - {head}, task  0  0: mask 0x"), said

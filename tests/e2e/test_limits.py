@@ -25,7 +25,7 @@ from lattice_dev.instance import Instance
 from lattice_dev.state import Options
 from tests.e2e.conftest import Room, new_instance, room, running
 from tests.e2e.people import Person, person, reason
-from tests.e2e.waiting import Seen, until
+from tests.e2e.waiting import PATIENCE, Seen, until
 
 RESERVED = "0" if len(os.sched_getaffinity(0)) > 1 else ""
 """A processor that work does not run on, where there is another one."""
@@ -130,7 +130,7 @@ def test_class_leaf_tasks_nodes_and_people_of_a_vcluster_hold(root: BlockingClus
     waits(alice, "nowhere", "NotAdmitted", 'quota "no/such/leaf" does not exist')
     waits(alice, "wide", "NotAdmitted", "3 nodes exceed maxNodesPerAllocation")
     said = submit(alice, "many", ok=False, tasks={"total": 16777216})
-    assert "spec.tasks.total is 16777216, and 1 nodes with 1 each start 1" in said
+    assert "spec.tasks.total is 16777216, and 1 nodes with 4096 each start 4096" in said
     root.patch(TENANTS, lab.name, {"spec": {"quota": {"maxPreemptionClass": 10}}})
     root.patch(VCLUSTERS, "others", {"spec": {"tenants": ["*"]}})
     root.patch(VCLUSTERS, "hpc-batch", {"spec": {"limits": {"maxNodesPerAllocation": None}}})
@@ -337,7 +337,7 @@ def without_cgroups(site: Instance, node: str, folder: Path) -> Iterator[None]:
         raise
     finally:
         agent.terminate()
-        agent.wait(30)
+        agent.wait(30 * PATIENCE)
         site.start(component.name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,55 +10,25 @@ from pathlib import Path
 import pytest
 
 from lattice_dev.instance import Instance
+from tests.e2e.mpi_scenes import installed, kill_agents, libpmi2, make_mpich, mpi4py, mpich, ran, rings
 from tests.e2e.people import Person
 from tests.e2e.waiting import until
 from tests.mpi import programs
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")]
-mpich = pytest.mark.skipif(bool(programs.missing("mpich")), reason=programs.missing("mpich") or "-")
-mpi4py = pytest.mark.skipif(
-    bool(programs.missing("mpich", "mpi4py", "python")), reason=programs.missing("mpich", "mpi4py", "python") or "-"
-)
-libpmi2 = pytest.mark.skipif(bool(programs.missing("libpmi2")), reason=programs.missing("libpmi2") or "-")
 
 
 @pytest.fixture(scope="module")
 def here(control_plane: Instance) -> Iterator[Path]:
     """A folder of alice's on every node, with the programs."""
-    if not programs.missing("mpich", "mpi4py"):
-        programs.mpi4py()
-    if not programs.missing("libpmi2"):
-        programs.every_call()
-    folder = control_plane.where.user_home("alice") / "mpi"
-    programs.install(folder)
-    user = control_plane.user("alice")
-    shutil.chown(folder, user.uid, user.uid)
-    yield folder
-    shutil.rmtree(folder)
+    with installed(control_plane, "mpi", make_mpich) as folder:
+        yield folder
 
 
 @pytest.fixture
 def me(me: Person, here: Path) -> Person:
     """alice, whose folder holds the programs."""
     return me
-
-
-def ran(me: Person, here: Path, script: str, *, nodes: int, code: int = 0) -> list[str]:
-    """Submits a #SBATCH script, waits for its end with this exit code, and returns its lines in order."""
-    out = here / f"out-{os.urandom(4).hex()}"
-    text = f"#!/bin/bash\n#SBATCH --nodes={nodes}\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\n{script}\n"
-    file = here / "script.sh"
-    file.write_text(text)
-    done = me.lattice("submit", "--wait", "-q", str(file), ok=False)
-    said = out.read_text() if out.exists() else ""
-    assert done.returncode == code, f"{done.returncode}: {done.stderr}\n{said}"
-    return sorted(said.splitlines())
-
-
-def rings(size: int) -> list[str]:
-    """What the ranks of a ring say."""
-    total = size * (size - 1) // 2
-    return [f"rank {rank} of {size}: ring {rank + 1 if rank else size}, sum {total}, all 4711" for rank in range(size)]
 
 
 @mpich
@@ -125,11 +94,7 @@ def test_killed_agents_cost_an_mpi_program_time_only(me: Person, here: Path, con
     script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\ntouch {witness}\nsrun -n 8 -O {command}; echo code $?\n"
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
     until(witness.exists, within=30, what="the script")
-    for _ in range(2):
-        time.sleep(1)
-        for node in control_plane.site().nodes:
-            control_plane.kill(f"agent-{node}")
-            control_plane.start(f"agent-{node}", wait=False)
+    kill_agents(control_plane)
     assert me.lattice("wait", number, ok=False).returncode == 0, out.read_text()
     lines = [line for line in out.read_text().splitlines() if not line.startswith("srun: the agent")]
     out.unlink()

@@ -53,6 +53,11 @@ HIDDEN = "oppenheimer"
 SHOWN_BY = {
     "NotYetEvaluated": "test_explanations.py::test_without_a_scheduler_why_answers_from_the_object_and_says_since_when",
     "WaitingForImages": "test_uenv_labels.py::test_work_waits_for_a_registry_that_is_away_and_runs_once_it_answers",
+    "WaitingForDag": "test_dags.py::test_no_member_starts_before_all_of_them_exist",
+    "WaitingForDependency": "test_dependencies.py::test_each_condition_is_answered_by_the_end_of_its_predecessor",
+    "DependencyFailed": "test_dependencies.py::test_what_can_never_be_met_is_held_where_that_is_asked_and_goes_once_it_depends_on_nothing",
+    "DependencyNotNeeded": "test_dependencies.py::test_what_can_never_be_met_is_held_where_that_is_asked_and_goes_once_it_depends_on_nothing",
+    "DependencyLost": "test_dependencies.py::test_with_the_webhook_away_what_nobody_knows_or_another_tenant_has_holds_work",
     "WaitingForNodes": "test_explanations.py::test_why_says_what_stands_before_it_and_when_it_starts",
     "BehindHigherPriority": "test_policies.py::test_two_policies_at_once_one_lets_small_work_go_ahead_and_one_does_not",
     "NodesUnavailable": "test_policies.py::test_what_only_drained_nodes_could_hold_says_so_and_starts_when_they_return",
@@ -61,6 +66,7 @@ SHOWN_BY = {
     "BudgetExhausted": "test_usage.py::test_a_used_up_budget_makes_work_wait_tells_the_tenant_and_lets_go_when_it_is_raised",
     "WaitingForQuotaShare": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
     "QuotaReclaimed": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
+    "Requeued": "test_requeue.py::test_what_runs_is_requeued_once_and_spends_nothing",
     "InsufficientConformance": "test_policies.py::test_sensitive_work_starts_at_once_on_equal_nodes_or_is_told_what_is_in_its_way",
     "PowerBudget": "test_policies.py::test_the_power_budget_holds_and_counts_from_the_next_cycle",
     "Held": "test_policies.py::test_what_its_owner_or_its_vcluster_holds_back_says_which",
@@ -170,7 +176,7 @@ def test_two_policies_at_once_one_lets_small_work_go_ahead_and_one_does_not(me: 
     waits(me, "ui-2-small", "BehindHigherPriority", 'vCluster "desks" starts in strict order of submission')
     me.lattice("cancel", "bf-small")
     submit(me, "bf-long", "batch", 1, "6h")
-    behind = waits(me, "bf-long", "BehindHigherPriority", "1 of them is kept for 1 allocation before it")
+    behind = waits(me, "bf-long", "BehindHigherPriority", "1 of them is kept by backfill reservations of 1 allocation")
     assert "it starts at the latest" in behind
 
     scores = {name: me.get(name)["status"]["score"]["total"] for name in ("bf-wide", "ui-1-wide")}

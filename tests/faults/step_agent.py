@@ -36,6 +36,7 @@ from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.prologue import Prologue
+from lattice_agent.host.scratch import REMOVED
 from lattice_agent.host.threads import Threads
 from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanRead, Started, Tick
 from lattice_agent.lifecycle.instructions import Forget, Start
@@ -220,8 +221,15 @@ class StepAgent:
                 worker.cancel()
 
     async def _over(self) -> None:
-        while not (self._result.exists() and not self._machine.attempts and not self._busy):  # noqa: ASYNC110 - files tell nobody
+        deletes = self._result.exists()  # an agent that begins after the end is there to delete what its predecessor could not
+        while (  # noqa: ASYNC110 - files tell nobody
+            not self._result.exists() or self._machine.attempts or self._busy or (deletes and self._put_aside())
+        ):
             await asyncio.sleep(0.005)
+
+    def _put_aside(self) -> list[Path]:
+        """Scratch space that is to be deleted."""
+        return [*(self._place / "scratch").glob(f"*/{REMOVED}/*")]
 
     @property
     def _result(self) -> Path:

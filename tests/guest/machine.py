@@ -146,11 +146,11 @@ def empty_disk(path: Path, mebibytes: int = 64) -> Path:
 
 def run(
     command: list[str], folder: Path, *, cwd: Path, systemd: bool = False, disk: Path | None = None, memory_mib: int = 1024,
-    cpus: int = 2, within: float = 480.0,
+    cpus: int = 2, sockets: int = 1, within: float = 480.0,
 ) -> Done:  # fmt: skip
     """Runs one command in a guest, as root, in a directory of the host's file system; the folder is for files of the guest's own.
 
-    `systemd`: it is the guest's init, and the command a unit. `disk` is mounted at DISK. At the command's end the guest is off at once.
+    `sockets`: the CPUs are dealt to them; more than one: each is a NUMA domain, of cores with two threads. `systemd`: it is the guest's init, and the command a unit. `disk` is mounted at DISK. At the command's end the guest is off at once.
     """
     of = kernel()
     there = f"cd {shlex.quote(str(cwd))} && {shlex.join(command)}"
@@ -158,7 +158,7 @@ def run(
         f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8\n{there}\necho GUEST-EXIT $?\n/bin/busybox poweroff -n -f\n"
     )
     argv = [
-        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(memory_mib), "-nodefaults",
+        "qemu-system-x86_64", "-accel", "tcg,thread=multi", *_processors(cpus, sockets, memory_mib), "-nodefaults",
         "-no-reboot", "-nographic", "-serial", "stdio", "-kernel", str(of.image),
         "-initrd", str(initial_ramdisk(of, folder, script, systemd=systemd, disk=disk is not None)),
         "-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all mitigations=off",
@@ -172,6 +172,19 @@ def run(
         console = (late.stdout or b"").decode(errors="replace") + f"\nit did not end within {within:.0f} s"
     found = re.search(r"^GUEST-EXIT (\d+)", console, re.MULTILINE)
     return Done(int(found[1]) if found else None, console)
+
+
+def _processors(cpus: int, sockets: int, memory_mib: int) -> list[str]:
+    """QEMU's words for CPUs and memory; its own kind of CPU has no threads."""
+    words = ["-m", str(memory_mib)]
+    if sockets == 1:
+        return [*words, "-cpu", "max", "-smp", str(cpus)]
+    each = cpus // sockets
+    words += ["-cpu", "max,vendor=GenuineIntel", "-smp", f"{cpus},sockets={sockets},cores={each // 2},threads=2"]
+    for socket in range(sockets):
+        words += ["-object", f"memory-backend-ram,id=memory{socket},size={memory_mib // sockets}M"]
+        words += ["-numa", f"node,nodeid={socket},cpus={socket * each}-{socket * each + each - 1},memdev=memory{socket}"]
+    return words
 
 
 def _run(*argv: str, cwd: Path | None = None) -> str:

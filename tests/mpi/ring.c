@@ -3,6 +3,7 @@
  * ring abort R    rank R calls MPI_Abort with 13
  * ring exit R     rank R leaves with 5 between init and finalize
  * ring kill R     rank R kills itself there
+ *                 (the others compute for 2 s meanwhile: in a call to MPI some would crash as their peer goes, and be named first)
  * ring sleep S    sleeps S seconds between two barriers
  */
 #include <mpi.h>
@@ -26,8 +27,8 @@ int main(int argc, char **argv)
             _exit(5);
         kill(getpid(), SIGKILL);
     }
-    if (argc > 2 && !strcmp(argv[1], "sleep"))
-        sleep(atoi(argv[2]));
+    if (argc > 2)
+        sleep(strcmp(argv[1], "sleep") ? 2 : atoi(argv[2]));
     MPI_Barrier(MPI_COMM_WORLD);
     if (size > 1) {
         int next = (rank + 1) % size, before = (rank + size - 1) % size;

@@ -14,6 +14,7 @@ import yaml
 from lattice.lifecycle.node import TRANSITIONS
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.dag import DAG
 from lattice.models.elastic_quota import ElasticQuota
 from lattice.models.node import LatticeNode
 from lattice.models.reasons import END_REASONS
@@ -25,7 +26,7 @@ from lattice.models.vcluster import VCluster
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 KINDS: dict[str, type[Kind]] = {
-    kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, LatticeNode)
+    kind.meta.kind: kind for kind in (Allocation, DAG, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, LatticeNode)
 }
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")

@@ -15,7 +15,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from lattice.cli.registry import VERBS
+from lattice.cli.registry import SLURM_PROGRAMS, VERBS
 from tests.unit import symbols
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,10 +23,11 @@ DAEMONS = ("lattice_controllers", "lattice_webhooks", "lattice_agent", "lattice_
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 STARTED_BY_NAME = (
     *(f"lattice.cli.verbs.{verb.module}" for verb in VERBS.values()),
+    *(f"lattice.cli.slurm.{program}" for program in SLURM_PROGRAMS),
     "lattice_dev.generate.__main__",
     "lattice_dev.generate.stubs",
 )
-"""Modules that the command line imports by the verb's name, and those that `make generate` runs."""
+"""Modules that the command line imports by the name of a verb or of a program of Slurm, and those that `make generate` runs."""
 STARTED_BY_PATH = {
     "lattice_agent.puller", "lattice_agent.certificate_program", "lattice_agent.standalone.shim", "lattice_agent.standalone.runner",
     "lattice_dev.node", "lattice_dev.relay",
@@ -59,8 +60,8 @@ CONSTANTS_FOR_TESTS = {
     "lattice.quota.rules.REASONS": "the closed list of faults of a tree, with the documented sentences",
 }
 """Variables of modules that only tests read, by decision."""
-READ_BY_VERB = {"INTERMIXED"}
-"""What the command line reads of a verb's module where it is there."""
+READ_BY_VERB = {"INTERMIXED", "GRAMMAR", "WRONG_USAGE"}
+"""What the command line reads of the module of a verb, or of a program of Slurm, where it is there."""
 CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "model_schema": "pydantic", "readinto": "io"}
 """Methods that override those of a library, which calls them."""
 CALLED_BY_VERB = {"arguments", "run"}

@@ -40,10 +40,13 @@ from lattice.views import Allocation, Config, Metadata, Node, Reservation, Tenan
 from lattice.views.cluster import SubmissionOptions, UserQuota
 from lattice.views.sharing import SharedParts
 from lattice_webhooks.pending import WAITING, PendingCounts
+from lattice_webhooks.predecessors import PredecessorSearch
 from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGatherer
 from lattice_webhooks.reviews import Authenticated
 
 TENANT_LABEL = "lattice.dev/tenant"
+MOST_NAMED = 16
+"""So many vclusters, and reservations, that a DAG names are looked for on the server where the caches lack them."""
 
 
 class Named(View, frozen=True):
@@ -113,6 +116,7 @@ class Gatherer:
         self._clock = clock
         self._caches = caches
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
+        self._predecessors = PredecessorSearch(cluster)
 
     async def defaults(self, request: Request, identity: Authenticated) -> Facts:
         """Returns the facts that `lattice.admission.fill` reads to fill in defaults; the API server is asked for unknown names.
@@ -138,8 +142,13 @@ class Gatherer:
             return Facts(identity.requester, holders=await self._holders(request))
         rights = await self._rights(request, identity)
         known = await self._known(request, identity, rights)
+        if request.kind == "DAG":
+            config = self._caches.config.object
+            most = config.spec.scheduling.max_dag_size if config is not None else None
+            return replace(known, pending=self._pending(request, known), max_dag_size=most)
         if request.kind == "Allocation" and request.operation == "CREATE":
             quotas = await self._of_submission(request, identity)
+            known = replace(known, predecessors=await self._predecessors.predecessors_of(request, known.namespace_tenant))
             waits, own = await self._waits(request, known), await self._own(request, known)
             return replace(known, waits=waits, own=own, pending=self._pending(request, known), quotas=quotas)
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
@@ -151,7 +160,7 @@ class Gatherer:
         `rights`: the requester's; None: not asked for.
         """
         namespaces = {name: entry.metadata.labels.get(TENANT_LABEL, "") for name, entry in self._caches.namespaces.objects.items()}
-        home = await self._home(request.namespace) if request.kind == "Allocation" else None
+        home = await self._home(request.namespace) if request.kind in ("Allocation", "DAG") else None
         spec = request.obj.get("spec")
         spec = spec if isinstance(spec, dict) else {}
         tenants: Mapping[str, Tenant] = self._caches.tenants.objects
@@ -161,6 +170,12 @@ class Gatherer:
             tenants = await self._tenants(str(spec.get("tenant") or home or ""))
             vclusters = await self._vclusters(str(spec.get("vcluster") or ""))
             reservations = await self._reservations(str(spec.get("reservation") or ""))
+        elif request.kind == "DAG":
+            tenants = await self._tenants(str(spec.get("tenant") or home or ""))
+            for name in named_by_members(spec, "vcluster"):
+                vclusters = {**vclusters, **await self._vclusters(name)}
+            for name in named_by_members(spec, "reservation"):
+                reservations = {**reservations, **await self._reservations(name)}
         return Facts(
             requester=identity.requester,
             now=self._clock.now(),
@@ -338,6 +353,14 @@ class Gatherer:
             return None
         listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=f"{field}={name}")
         return sum(not is_final(entry.status) for entry in listing.items)
+
+
+def named_by_members(spec: Mapping[str, Any], field: str) -> list[str]:
+    """Returns the texts that members of a DAG, or its defaults, have in a field of their specs, each once, 16 at most."""
+    members = spec.get("members")
+    specs = [spec.get("defaults"), *(one.get("spec") for one in members if isinstance(one, dict))] if isinstance(members, list) else []
+    found = (one.get(field) for one in specs if isinstance(one, dict))
+    return list(dict.fromkeys(value for value in found if isinstance(value, str) and value))[:MOST_NAMED]
 
 
 def occupied(allocation: Allocation, now: float) -> Occupied:

@@ -30,7 +30,7 @@ from lattice.scheduling.model.hardware import Hardware
 from lattice.scheduling.state.node_amounts import node_amounts
 from lattice.units import parse_node_count
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node, View
-from lattice.views.allocation import AllocationStatus, Resources
+from lattice.views.allocation import AllocationStatus, Resources, Tasks
 from lattice_webhooks.groups import Declarations, GroupReader, Objects, Published, laid_out
 
 JUDGED = frozenset((*QUOTA_KINDS, PROFILE))
@@ -100,13 +100,13 @@ class Inventory:
                 total[resource] = total.get(resource, 0) + amount * count
         return total or None
 
-    def charge(self, resources: Resources) -> dict[str, int] | None:
+    def charge(self, resources: Resources, tasks: Tasks) -> dict[str, int] | None:
         """Returns the least that work can ask for, by resource: its least number of nodes of the plainest class that fits.
 
         None: no class fits, or the request does not read.
         """
         try:
-            need, (least, _) = need_of(resources, {}), parse_node_count(resources.nodes)
+            need, (least, _) = need_of(tasks.raise_resources(resources), {}), parse_node_count(resources.nodes)
         except Rejected:
             return None  # another check says so
         fitting = [kind for kind in self.classes if need.admits(kind)]
@@ -155,7 +155,7 @@ class QuotaGatherer:
         if name and quotas.bindings.named(name) is None:
             quotas = laid_out(await self._fresh())  # it may be new
         leaf = quotas.groups.get(leaf_of(asked, quotas))
-        charge = self._inventory.charge(asked.spec.resources) if leaf is not None else None
+        charge = self._inventory.charge(asked.spec.resources, asked.spec.tasks) if leaf is not None else None
         return replace(quotas, charge=charge)
 
     def _cached(self) -> QuotaFacts:

@@ -19,11 +19,15 @@ from lattice.errors import Rejected
 API_VERSION = "admission.k8s.io/v1"
 MOST_BYTES: Final = 512 * 1024
 """Most bytes read of an object: of an Allocation its spec (script and variables have 192 KiB at most), of others the whole."""
+MOST_BYTES_OF_DAG: Final = 1024 * 1024 + 128 * 1024
+"""The same of a DAG, which holds a thousand specs: admission limits its spec to 1 MiB."""
 MOST_CREATED: Final = 2 * 1024 * 1024
 """Most bytes of the review of a new object; etcd stores none of more than 1.5 MiB."""
 MOST_PARTS: Final = 32_768
 """Most fields, elements and lists of an object: building them takes time in which nobody else is answered."""
-MOST_PARTS_OF_ALL: Final = 3 * MOST_PARTS
+MOST_PARTS_OF_DAG: Final = 131_072
+"""The same of a DAG; it is judged beside the loop that answers others."""
+MOST_PARTS_OF_ALL: Final = MOST_PARTS_OF_DAG
 """The same for a whole review: the object, what `kubectl apply` keeps of it, and the object before."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes kept of a review that is not read; the API server writes operation and requester before the objects."""
@@ -203,7 +207,8 @@ def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Ob
     Of an Allocation whose spec is not judged, names alone are read.
     """
     if kind != "Allocation":
-        too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None
+        limits = (MOST_BYTES_OF_DAG, MOST_PARTS_OF_DAG) if kind == "DAG" else (MOST_BYTES, MOST_PARTS)
+        too_large = _too_large(asked.object, "the object", *limits) if operation != "DELETE" else None
         return ({}, {}, too_large) if too_large else (_any.decode(asked.object) or {}, _any.decode(asked.old_object) or {}, None)
     new, old = _read(asked.object), _read(asked.old_object)
     if operation == "DELETE":
@@ -248,13 +253,13 @@ def _built(parts: _Parts) -> Object:
     return obj
 
 
-def _too_large(raw: msgspec.Raw, what: str) -> Refused | None:
+def _too_large(raw: msgspec.Raw, what: str, most_bytes: int = MOST_BYTES, most_parts: int = MOST_PARTS) -> Refused | None:
     """Returns the refusal of an object (`what`: which one) of too many bytes or parts; None: it is small enough."""
     text = bytes(raw)
-    if len(text) > MOST_BYTES:
-        return _oversize(f"{what} has {len(text)} bytes as JSON", MOST_BYTES)
+    if len(text) > most_bytes:
+        return _oversize(f"{what} has {len(text)} bytes as JSON", most_bytes)
     parts = _parts_of(text)
-    return _crowded(what, parts, MOST_PARTS) if parts > MOST_PARTS else None
+    return _crowded(what, parts, most_parts) if parts > most_parts else None
 
 
 def _parts_of(text: bytes) -> int:

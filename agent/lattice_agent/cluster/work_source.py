@@ -17,6 +17,7 @@ from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Retry
 from lattice.ledger.plans import PlanRow
 from lattice.rpc.v1 import gateway_pb2 as pb
 from lattice.rpc.v1 import gateway_pb2_grpc as rpc
+from lattice.scripts.digests import script_digest
 from lattice.views.allocation import AllocationStatus
 from lattice.views.meta import Metadata
 from lattice.views.work import Work as Allocation
@@ -37,7 +38,8 @@ OPTIONS = [
 class FetchedWork:
     """An Allocation as a gateway has read it; `status` is the JSON as stored, so that replacing the status loses no field.
 
-    `variables` are the values of Secrets, kept in memory only; None: they were not asked for. `refusal` says why they could not be had.
+    `variables` are the values of Secrets, kept in memory only; None: they were not asked for. `refusal` says why they, or the script of
+    a ConfigMap, could not be had; else that script stands in the spec, for a node that runs it.
     """
 
     work: Allocation
@@ -62,8 +64,8 @@ class WorkSource(Protocol):
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """Returns the Allocation at the row's generation or newer; with `stale`, at a newer resourceVersion than that.
 
-        `variables` asks for the values of `environment.variablesFrom` too. Raises NotFound (it is gone, or the attempt is over), Denied (it
-        is not this node's work), Retry (no gateway answers), Corrupt (an answer is no Allocation).
+        `variables` asks for the values of `environment.variablesFrom`, and the script of `scriptFrom`, too. Raises NotFound (it is gone,
+        or the attempt is over), Denied (it is not this node's work), Retry (no gateway answers), Corrupt (an answer is no Allocation).
         """
         ...
 
@@ -129,14 +131,21 @@ class GatewayWorkSource:
 
 
 def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
-    """Returns the Allocation that a gateway's answer holds, with the values of Secrets where `variables` asked for them.
+    """Returns the Allocation that a gateway's answer holds, with the values of Secrets, and the script of a ConfigMap, where `variables`
+    asked for them; a script that has not the digest of the spec is a refusal.
 
     Raises Corrupt where it holds none.
     """
     try:
         status = msgspec.json.decode(answer.allocation, type=_StatusOnly).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
-        return FetchedWork(work, status, dict(answer.variables) if variables else None, answer.refusal)
+        refusal, source = answer.refusal, work.spec.script_from
+        if source is not None and answer.script:
+            if script_digest(answer.script) == source.digest:
+                work = msgspec.structs.replace(work, spec=msgspec.structs.replace(work.spec, script=answer.script))
+            else:
+                refusal = f"the script that a gateway gave is not that of spec.scriptFrom, {source.digest}"
+        return FetchedWork(work, status, dict(answer.variables) if variables else None, refusal)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a gateway's answer is no allocation: {error}", reason="AnswerUndecodable") from error
 

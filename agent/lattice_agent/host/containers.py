@@ -23,6 +23,7 @@ from lattice.errors import Corrupt, Rejected, Retry, UnknownOutcome
 from lattice.software.container_documents import ContainerConfig, read_config
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host import users
+from lattice_agent.host.call_filters import CallFilter, CallFilters
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
@@ -35,7 +36,6 @@ from lattice_agent.work import container
 from lattice_agent.work.container import StartedContainer
 from lattice_agent.work.devices import DeviceEdits, DeviceNode, choose_devices
 from lattice_agent.work.environment import Account
-from lattice_agent.work.seccomp import runtime_filter
 
 ANSWER_SECONDS = 120.0
 TRIES = 5
@@ -43,6 +43,8 @@ KILL_SECONDS = 10.0
 LOOK_SECONDS = 0.005
 BUNDLE: Final = "container"
 """The directory of a container's files, in the attempt's run directory."""
+FILTER: Final = "filter"
+"""The file in it of the filter of system calls, where the stub sets that."""
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CDI: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where CDI specifications stand, the stronger last."""
@@ -97,6 +99,7 @@ class Containers:
         """Takes images from `cache`; None: this node keeps none."""
         self._tools, self._scopes, self._runner, self._kernel = tools, scopes, runner, kernel
         self._clock, self._facts, self._journal, self._cache = clock, facts, journal, cache
+        self._filters = CallFilters(tools.seccomp, tools.stub, facts)
         self.launches = ""
         """The directory of `srun` and its socket, which every container shows at the same path; empty: the node serves no launches."""
 
@@ -118,26 +121,27 @@ class Containers:
         try:
             if flaw := await self._kernel.call(self.flaw):
                 raise Rejected(f"it runs no work in images: {flaw}", reason="PrologueFailed")
-            image, devices = await self._kernel.call(self._gather, work)
+            image, devices, calls = await self._kernel.call(self._gather, work)
             groups = await asyncio.to_thread(users.group_names, account)
-            request = await self._kernel.call(self._request, work, account, workdir, image, devices, groups)
+            request = await self._kernel.call(self._request, work, account, workdir, image, devices, calls, groups)
             _show_scratch(request, account, space)
         except (Rejected, Corrupt) as error:
             raise _refused(work, error.message, error.reason) from error
-        answer = await self._ask(work, request)
+        answer = await self._ask(work, request, calls)
         if "workdir" not in answer:
             raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
         return StartedContainer(
-            image, devices.variables, answer["workdir"], _note(work, answer), self._fields(work, account, answer["workdir"], devices)
-        )
+            image, devices.variables, answer["workdir"], _note(work, answer),
+            self._fields(work, account, answer["workdir"], devices, calls),
+        )  # fmt: skip
 
-    async def _ask(self, work: NodeWork, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, work: NodeWork, request: Mapping[str, Any], calls: CallFilter) -> dict[str, Any]:
         """Has a fresh process make the container, and returns its answer; starts another where it or the runner is killed."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 for _ in range(TRIES):
                     procs = await self._kernel.call(self._scopes.make_hold, work.key)
-                    await self._kernel.call(_make_bundle, Path(request["bundle"]))
+                    await self._kernel.call(_make_bundle, Path(request["bundle"]), calls.compiled)
                     with suppress(UnknownOutcome):
                         answer = await self._runner.request({**request, "op": "container", "procs": procs})
                         if "lost" not in answer:
@@ -173,34 +177,40 @@ class Containers:
         """Returns the directory that an attempt sees as /tmp."""
         return private_tmp.path_of(str(self._journal.directory(key)), self._facts.boot_id)
 
-    def _gather(self, work: NodeWork) -> tuple[ContainerConfig, DeviceEdits]:
-        """Returns the configuration of the work's image, and what its devices want; raises Rejected."""
+    def _gather(self, work: NodeWork) -> tuple[ContainerConfig, DeviceEdits, CallFilter]:
+        """Returns the configuration of the work's image, what its devices want, and the filter of its system calls.
+
+        Raises Rejected, Corrupt.
+        """
         document = self._cache.image_config(_digest(work)) if self._cache is not None else None
         if document is None:
             raise Rejected(f"the configuration of {work.image} is not in the image cache", reason="PrologueFailed")
-        return read_config(document), _on_this_node(choose_devices(work.devices, list(_specifications(self._tools.cdi))))
+        devices = _on_this_node(choose_devices(work.devices, list(_specifications(self._tools.cdi))))
+        return read_config(document), devices, self._filters.current_filter()
 
     def _request(
-        self, work: NodeWork, account: Account, workdir: str, image: ContainerConfig, devices: DeviceEdits, groups: Mapping[int, str]
-    ) -> dict[str, Any]:
-        """Returns the request to `standalone.container`, but for the cgroup that it joins; raises Rejected, Corrupt."""
-        profile = _read_json(self._tools.seccomp)
+        self, work: NodeWork, account: Account, workdir: str, image: ContainerConfig, devices: DeviceEdits, calls: CallFilter,
+        groups: Mapping[int, str],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Returns the request to `standalone.container`, but for the cgroup that it joins; raises Rejected."""
         config = container.runtime_config(
             work, account, cgroup=self._scopes.container_path(work.key), devices=devices,
-            filter_=runtime_filter(profile, self._facts.architecture, self._facts.kernel),
+            filter_=calls.rules if calls.compiled is None else None,
         )  # fmt: skip
         script = f"{self._journal.directory(work.key)}/script" if work.script is not None else ""
         of_node = bool(work.workdir) and workdir == work.workdir
+        needed = work.workdir if work.tasks or of_node else ""  # without tasks only launches run here, each in a directory of its own
         binds = container.node_binds(
             account, workdir if of_node else "", stub=str(self._tools.stub), script=script, private_tmp=work.private_tmp,
             shared=work.container_mounts, devices=devices, launches=self.launches,
+            call_filter=f"{self._bundle(work.key)}/{FILTER}" if calls.compiled is not None else "",
         )  # fmt: skip
         assert self._cache is not None  # noqa: S101 - `_gather` has asked
         return {
             "file_systems": [], "source": work.image, "image": str(self._cache.squashfs_file(_digest(work))), "config": config,
             "binds": binds,
             "user": account.uid, "group": account.gid, "groups": list(account.groups), "writable": work.writable,
-            "tables": container.user_tables(account, groups), "home": account.home, "workdir": work.workdir, "workdir_of_node": of_node,
+            "tables": container.user_tables(account, groups), "home": account.home, "workdir": needed, "workdir_of_node": of_node,
             "rules": self._scopes.ruled_cgroups(work.key),
             "image_workdir": image.workdir, "tmp": self._tmp(work.key) if work.private_tmp else "", "keep": list(work.private_tmp_keep),
             **self._names(work.key),
@@ -211,13 +221,13 @@ class Containers:
         bundle = str(self._bundle(key))
         return {"runtime": self._tools.program(), "bundle": bundle, "state": f"{bundle}/state", "container": f"{key.uid}-{key.attempt}"}
 
-    def _fields(self, work: NodeWork, account: Account, workdir: str, devices: DeviceEdits) -> dict[str, Any]:
+    def _fields(self, work: NodeWork, account: Account, workdir: str, devices: DeviceEdits, calls: CallFilter) -> dict[str, Any]:
         """Returns the fields of `container_tasks.Container`, by which a shim starts tasks."""
         names = self._names(work.key)
         return {
             "runtime": names["runtime"], "state": names["state"], "identifier": names["container"], "bundle": names["bundle"],
             "stub": container.STUB, "workdir": workdir, "procs": self._scopes.container_procs(work.key),
-            "process": container.task_process(account, devices),
+            "process": container.task_process(account, devices), "filter": container.FILTER if calls.compiled is not None else "",
         }  # fmt: skip
 
 
@@ -253,18 +263,15 @@ def _digest(work: NodeWork) -> str:
     return found
 
 
-def _make_bundle(bundle: Path) -> None:
-    """Makes an empty directory for a container, in place of one that is there."""
+def _make_bundle(bundle: Path, compiled: bytes | None) -> None:
+    """Makes a directory for a container, in place of one that is there, empty but for the compiled filter of its system calls (None: the
+    runtime sets one).
+    """
     shutil.rmtree(bundle, ignore_errors=True)
     bundle.mkdir(mode=0o700)
-
-
-def _read_json(path: Path) -> Any:
-    """Returns the JSON of a file. Raises Rejected where it cannot be read or does not parse."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise Rejected(f"{path} cannot be read: {error}", reason="PrologueFailed") from error
+    if compiled is not None:
+        (bundle / FILTER).write_bytes(compiled)
+        (bundle / FILTER).chmod(0o444)
 
 
 def _specifications(directories: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import Rejected, Stale
 from lattice.kube.clock import Clock
-from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen, TaskExit
+from lattice_agent.attempts import EarlySignal, ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen, TaskExit
 from lattice_agent.host.interface import MachineFacts, OnExit
 
 SECONDS = "HOLLOW_SECONDS"
@@ -136,6 +136,11 @@ class HollowHost:
             self._tell_end(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, (), self._clock.now()))  # it was never prepared
         self.finish(key, TERMINATED)
         return True
+
+    async def send_signal(self, key: Key, early: EarlySignal) -> int:
+        """Returns 0: a hollow attempt has no processes."""
+        del key, early
+        return 0
 
     async def kill(self, key: Key) -> None:
         """Ends an attempt's waiting time, as KILL would end its processes; does nothing for one that does not wait."""

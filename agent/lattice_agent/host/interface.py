@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
+from lattice_agent.attempts import EarlySignal, ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class Host(Protocol):
 
         Work that was never started, or has no tasks here, ends at once with an empty record, and `on_exit` follows. Returns False where no
         process of the work was left: it had ended before.
+        """
+        ...
+
+    async def send_signal(self, key: Key, early: EarlySignal) -> int:
+        """Sends the signal before the end, once at most until the next boot: it is noted first. Returns how many processes had it.
+
+        Raises Retry where it could not be noted.
         """
         ...
 

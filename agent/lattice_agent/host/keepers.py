@@ -31,7 +31,9 @@ from lattice_agent.work.launch import RunContext
 
 ANSWER_SECONDS = PLACE_SECONDS = 60.0
 END_SECONDS, LOOK_SECONDS = 5.0, 0.002
-OF_LAUNCH = frozenset({"argv", "workdir", "umask", "soft_limits", "label", "unbuffered", "append", "stdin", "ranks", "go", "pmi"})
+OF_LAUNCH = frozenset({
+    "argv", "workdir", "umask", "soft_limits", "label", "unbuffered", "append", "stdin", "ranks", "go", "pmi", "lingers",
+})  # fmt: skip
 """The fields of `LaunchDescription` that a launch brings as they are, perhaps from another node's agent; the place is this node's alone."""
 
 
@@ -42,6 +44,10 @@ class Keepers:
         self, cgroups: LaunchCgroups, journal: Journal, launcher: Launcher, runner: RunnerClient, kernel: Threads, clock: Clock
     ) -> None:  # fmt: skip
         self.cgroups = cgroups
+        self.starter = ""
+        """The program that forks ranks (`standalone/starter.c`); where there is none, their keepers fork them, which takes longer."""
+        self.pmix_host = ""
+        """The program that serves PMIx here (`pmix/host.c`); empty: none does."""
         self._journal, self._launcher, self._runner, self._kernel, self._clock = journal, launcher, runner, kernel, clock
         self._launches = Threads("a launch's place", count=4, within=PLACE_SECONDS)  # a disk, LDAP: no order to end work waits for them
 
@@ -77,17 +83,24 @@ class Keepers:
         except FileNotFoundError as error:
             raise Rejected("its allocation is over on this node", reason="StartFailed") from error
         variables = on_this_node(own["environment"], self._launcher.programs)
-        return place | dict(own) | dataclasses.asdict(entrances) | {"number": number, "environment": variables}
+        here: dict[str, Any] = {"number": number, "environment": variables, "starter": self.starter}
+        if own.get("pmi") and own["pmi"].get("pmix"):
+            if not self.pmix_host:
+                raise Rejected("this node serves no PMIx", reason="NodeUnfit")
+            here["pmix_host"] = self.pmix_host
+        return place | dict(own) | dataclasses.asdict(entrances) | here
 
     def _place(self, key: Key) -> dict[str, Any]:
         """Returns where the work of an attempt runs on this node; raises Rejected where nobody knows, or launches cannot run there."""
         entry = self._journal.entry(key)
         if entry is None:
             raise Rejected(f"this node has no journal of attempt {key.attempt} of {key.uid}", reason="StartFailed")
-        if flaw := _unserved(entry.work):
-            raise Rejected(flaw, reason="StartFailed")
         kept = self._journal.place(key)
-        return kept if kept is not None else self._launcher.place_fields(entry.work, _bare_place(entry.work))
+        place = kept if kept is not None else self._launcher.place_fields(entry.work, _bare_place(entry.work))
+        if entry.work.image and not place["container"]:
+            why = f"node {entry.work.node} has no container of {entry.work.image}: an agent of an earlier release made none there"
+            raise Rejected(f"{why}; name nodes that have one (srun --nodelist)", reason="StartFailed")
+        return place | {"node": entry.work.node}
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sends a request to the runner and returns its answer; repeats it where the runner dies, since a launch starts only once."""
@@ -156,13 +169,6 @@ def _read(launch: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     if not all(isinstance(text, str) for pair in variables.items() for text in pair):
         raise Rejected("the launch is not described: a variable is no text", reason="StartFailed")
     return number, {name: launch[name] for name in OF_LAUNCH & launch.keys()} | {"environment": variables}
-
-
-def _unserved(work: NodeWork) -> str:
-    """Returns why launches of this work cannot run on this node, as a sentence; empty: they can."""
-    if work.image and not work.tasks:
-        return f"node {work.node} has no container of {work.image}: a launch in an OCI image runs on the first node alone (srun --nodes=1)"
-    return ""
 
 
 def _refused(answer: Mapping[str, Any]) -> Rejected:

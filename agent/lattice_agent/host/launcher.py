@@ -18,6 +18,7 @@ from lattice_agent.host import users
 from lattice_agent.host.containers import Containers
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import Hooks
+from lattice_agent.host.host_files import HostFiles
 from lattice_agent.host.images import Images
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.mounts import Mounts
@@ -69,6 +70,10 @@ class Launcher:
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing, clock)
         self.programs = ""
         """The directory of `srun`, first on the PATH of all work; empty: the node serves no launches."""
+        self.fabric_interface = ""
+        """The network interface over which nodes reach each other, for MPI; empty: each MPI chooses."""
+        self.gpus = 0
+        """The GPUs of this node."""
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
         """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
@@ -279,10 +284,11 @@ class Launcher:
             await self._disk.call(self._journal.write_empty_exit, key, boot, now, failure=failure, unfit=unfit, reason=reason)
 
     def _lay_down(self, work: NodeWork) -> None:
-        """Writes the work's script and makes its scope; starts no process."""
+        """Writes the work's script and host files, and makes its scope; starts no process."""
         place = self._places.get(work.key)
         if work.script is not None and place:
             self._journal.write_script(work.key, work.script, place.account if _is_root() else None)
+        HostFiles(self.programs).write_hosts(work)
         memory = self._facts.memory_bytes
         limits = self._reserves.limits(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
         self.scopes.make(work.key, limits)
@@ -305,7 +311,10 @@ class Launcher:
             described = await self._described_again(work)
         place = self._places[work.key]
         values = environment.effective(private, work, workdir=place.tasks_begin_in, exported=place.exported, software=place.software)
-        started = described | {"private": values, "alone": work.key in self._first}
+        said = environment.of_node(work, workdir=place.tasks_begin_in)
+        started = described | {
+            "environment": described["environment"] | said, "private": values, "alone": work.key in self._first,
+        }  # fmt: skip
         request = {"op": "start", "launch": started}
         answer: dict[str, Any] = {}
         self._first.discard(work.key)
@@ -371,8 +380,15 @@ class Launcher:
     def _describe(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
         """Returns the launch description, the fields of `shim.Launch`, without the values of Secrets."""
         where = self.place_fields(work, place)
-        described = launch.describe(work, place, where, environment_file=users.environment_file(), programs=self.programs)
+        described = launch.describe(
+            work, place, where, environment_file=users.environment_file(), programs=self.programs,
+            interface=self.fabric_interface, cpus=self.count_cpus(), gpus=self.gpus,
+        )  # fmt: skip
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
+
+    def count_cpus(self) -> int:
+        """Returns how many processors work has on this node."""
+        return len(os.sched_getaffinity(0) - self._reserves.cpus)
 
     def _keep_place(self, work: NodeWork, place: RunContext) -> None:
         """Keeps in memory, beyond this agent's life, where the work runs on this node, so that its launches run there too."""
@@ -459,8 +475,8 @@ def _wants_software(work: NodeWork) -> bool:
 
 
 def _wants_container(work: NodeWork) -> bool:
-    """Tells whether the work on this node runs in a container: it names an image, and at least one of its tasks runs here."""
-    return bool(work.tasks and work.image)
+    """Tells whether the work runs in a container: every node of it has one, since launches may begin where none of its own tasks does."""
+    return bool(work.image)
 
 
 def _is_root() -> bool:

@@ -14,11 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import NotFound, Rejected, Retry
-from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
+from lattice_agent.attempts import EarlySignal, ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 from lattice_agent.host import facts, processes, scopes
 from lattice_agent.host.containers import Containers, ContainerTools
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
+from lattice_agent.host.host_files import HostFiles
 from lattice_agent.host.images import Images
 from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.keepers import Keepers
@@ -32,7 +33,7 @@ from lattice_agent.host.watch import ShimWatch
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.standalone import private_tmp
 from lattice_agent.standalone.task_start import start_ticks
-from lattice_agent.state import disk_pressure
+from lattice_agent.state import disk_pressure, task_notes
 from lattice_agent.state.image_cache import ImageCache
 from lattice_agent.state.journal import Journal
 from lattice_agent.state.step_journal import StepJournal
@@ -77,7 +78,9 @@ class LinuxHost:
         self._instance, self._seen = journal.instance(), journal.read_seen()
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
-        self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._close_launches, self._deliver, self._spawn)
+        self.watch = ShimWatch(
+            clock, scopes_, self._kernel, self._find_record, self._close_launches, self._note_ends, self._deliver, self._spawn
+        )
         self.reserves = reserves
         self.hooks: Hooks | None = None
         if isinstance(scopes_, scopes.CgroupScopes):
@@ -259,8 +262,11 @@ class LinuxHost:
                 running = None
             else:  # it has no tasks here, and lives until it is ended
                 alive = same_boot and record is None and not forgotten
+        if record is None and not forgotten and not populated and running is not None and running.pid:
+            with suppress(OSError):
+                record = self.journal.recover_exit(key, self._clock.now())
         work, order, unclean = entry.work if entry else None, self.journal.order(key), self.launcher.prologue.begun(key)
-        return Known(key, work, running, alive, record, same_boot, populated, forgotten, order, unclean)
+        return Known(key, work, running, alive, record, same_boot, populated, forgotten, order, unclean, self.journal.has_signalled(key))
 
     def _claimed_late(self, key: Key) -> Running | None:
         """Waits a moment for the claim of a shim that is already in its scope, and returns it; None: the shim made no claim in that
@@ -304,20 +310,28 @@ class LinuxHost:
         with suppress(Retry):
             await self._kernel.call(self.journal.close_launches, key)
 
+    async def send_signal(self, key: Key, early: EarlySignal) -> int:
+        """Sends the signal before the end, once at most until the next boot: it is noted first. Returns how many processes had it.
+
+        Raises Retry where kernel or disk do not answer.
+        """
+        if not await self._kernel.call(self.journal.note_signal, key):
+            return 0
+        shim = await self._kernel.call(self.journal.claimed, key)
+        return await self._kernel.call(self.scopes.send_early, key, early, shim.pid if shim is not None else 0)
+
     async def kill(self, key: Key) -> None:
         """Sends KILL to every process of the work, and repeats that in the background until none is left.
 
         Work that was never started, or of which no process is here, ends at once. Raises Retry where kernel or disk do not answer.
         """
-        if not await self._has_processes(key) and await self._end_without_shim(key):
-            return
-        if not self.watch.follows(key) and await self._kernel.call(self.scopes.populated, key):
-            await self._adopt(key)
+        if not self.watch.follows(key):
+            populated = await self._kernel.call(self.scopes.populated, key)  # asked once: what is left of a launch may end at any moment
+            if not populated and await self._end_without_shim(key):
+                return
+            if not self.watch.follows(key) and (populated or await self._kernel.call(self.scopes.populated, key)):
+                await self._adopt(key)
         await self.watch.kill(key)
-
-    async def _has_processes(self, key: Key) -> bool:
-        """Tells whether processes of the attempt are left, by the kernel's state alone, so that no file delays an end."""
-        return self.watch.follows(key) or await self._kernel.call(self.scopes.populated, key)
 
     async def _adopt(self, key: Key) -> None:
         """Follows the living shim of an attempt that is not followed yet; where disk and /proc show none, settles the attempt as ended."""
@@ -394,6 +408,7 @@ class LinuxHost:
         if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove_scope, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
+        await self._disk.call(HostFiles(self.launcher.programs).remove_hosts, key)  # not in the epilogue: no end waits for the disk
         await self._disk.call(private_tmp.remove, private_tmp.path_of(str(self.journal.directory(key)), self._facts.boot_id))
         await self._disk.call(self.journal.mark_settled, key, self._clock.now(), seq)
         self.launcher.drop_context(key)
@@ -409,15 +424,35 @@ class LinuxHost:
     # what comes of it
 
     async def _find_record(self, key: Key) -> ExitRecord | None:
-        """Returns the exit record, which is written here for an attempt without tasks on this node; None: there is none.
-
-        Waits until the disk has answered.
+        """Returns the exit record of an attempt whose shim has ended, which is written here where there are no tasks on this node, or a
+        killed shim has noted their ends; None: there is none. Waits until the disk has answered.
         """
         record = await self._patiently(self.journal.exit_record, key)
-        if record is None and (running := await self._patiently(self.journal.claimed, key)) and not running.pid and running.started:
-            await self.launcher.keep_empty_end(key)
-            record = await self._patiently(self.journal.exit_record, key)
+        running = await self._patiently(self.journal.claimed, key) if record is None else None
+        if running is None or not running.started:
+            return record
+        if running.pid:
+            return await self._recovered(key)
+        await self.launcher.keep_empty_end(key)
+        return await self._patiently(self.journal.exit_record, key)
+
+    async def _recovered(self, key: Key) -> ExitRecord | None:
+        """Returns the exit record that follows from what a killed shim has noted, and writes it; None: that tells no end."""
+        try:
+            record = await self._patiently(self.journal.recover_exit, key, self._clock.now())
+        except OSError as error:
+            event(log, "EndNotNoted", logging.WARNING, allocation=key.uid, attempt=key.attempt, message=str(error))
+            return None
+        said = "the shim was killed before it wrote the exit record: " + ("its notes tell the end" if record else "the end is unknown")
+        event(log, "ShimLost", logging.WARNING, allocation=key.uid, attempt=key.attempt, message=said)
         return record
+
+    async def _note_ends(self, key: Key) -> None:
+        """Notes the ends of tasks that a shim which hangs has not reaped; passes over a kernel that does not answer, or has no room."""
+        with suppress(Retry, OSError):
+            if running := await self._kernel.call(self.journal.claimed, key):
+                directory = self.journal.run_directory(key)
+                await self._kernel.call(task_notes.note_zombies, directory, running.pid, self._clock.now())
 
     def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begins a task of this host, which `close` cancels, and returns it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lattice.units import is_digits
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import EarlySignal, Key
 from lattice_agent.host import processes
 from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, find_hierarchies, remove_tree
 from lattice_agent.host.delegation import SLICE, DelegatedScope, manages_cgroups
@@ -107,6 +107,13 @@ class Scopes(Protocol):
 
     def shim_pid(self, key: Key) -> int:
         """Returns the shim's pid where the scope itself knows it, else 0."""
+        ...
+
+    def send_early(self, key: Key, early: EarlySignal, shim: int) -> int:
+        """Sends the signal before the end to those processes that get it; returns how many had it.
+
+        `shim`: the pid of the attempt's shim; 0: there is none.
+        """
         ...
 
     def terminate(self, key: Key) -> int:
@@ -231,6 +238,10 @@ class CgroupScopes:
         """Returns the pid of the shim, which is in a cgroup of its own; 0: there is none."""
         return next(iter(_members(self.directory(key) / "shim")), 0)
 
+    def send_early(self, key: Key, early: EarlySignal, shim: int) -> int:
+        """Sends the signal before the end to those processes that get it; `shim`: the pid of the attempt's shim, 0: there is none."""
+        return processes.send_all(lambda: self._early(key, early.to, shim), signal.Signals[f"SIG{early.name}"])
+
     def terminate(self, key: Key) -> int:
         """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
@@ -273,6 +284,12 @@ class CgroupScopes:
                 self._delegated.drop()
             elif self.root.parent.name == SLICE:
                 self.root.parent.rmdir()
+
+    def _early(self, key: Key, to: str, shim: int) -> list[int]:
+        """Returns the pids that get the signal before the end."""
+        if to == "launches":
+            return [pid for ranks in (self.directory(key) / "work").glob("launch-*") for pid in _members(ranks)]
+        return _first_processes(self.work(key), shim) if to == "script" else self.work(key)
 
     def directory(self, key: Key) -> Path:
         """Returns the directory of an attempt's scope, whether it exists or not."""
@@ -352,6 +369,10 @@ class ProcessScopes:
         """Returns 0: the shim is not known here."""
         return 0
 
+    def send_early(self, key: Key, early: EarlySignal, shim: int) -> int:
+        """Sends the signal before the end to those processes that get it; `shim`: the pid of the attempt's shim, 0: there is none."""
+        return processes.send_all(lambda: self._early(key, early.to, shim), signal.Signals[f"SIG{early.name}"])
+
     def terminate(self, key: Key) -> int:
         """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
@@ -363,6 +384,12 @@ class ProcessScopes:
         for _ in range(20):
             if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
                 return
+
+    def _early(self, key: Key, to: str, shim: int) -> list[int]:
+        """Returns the pids that get the signal before the end; without cgroups there are no launches."""
+        if to == "launches":
+            return []
+        return _first_processes(self.work(key), shim) if to == "script" else self.work(key)
 
     def remove_scope(self, key: Key) -> bool:
         """Drops the note that the attempt was made; returns False, and keeps it, while processes are left."""
@@ -441,6 +468,16 @@ def _members(path: Path) -> list[int]:
         with suppress(OSError):
             found += map(int, Path(directory, "cgroup.procs").read_text().split())
     return [pid for pid in found if pid > 0]
+
+
+def _first_processes(pids: list[int], shim: int) -> list[int]:
+    """Returns those of the pids whose parent is the shim: the first process of each task."""
+    found = []
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == shim:
+                found.append(pid)
+    return found
 
 
 def _names(process: Path, key: Key, node: str) -> bool:

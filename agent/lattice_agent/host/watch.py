@@ -44,13 +44,16 @@ class ShimWatch:
         kernel: Threads,
         find_record: Callable[[Key], Awaitable[ExitRecord | None]],
         close_launches: Callable[[Key], Awaitable[None]],
+        note_ends: Callable[[Key], Awaitable[None]],
         deliver: Callable[[Key, ExitRecord | None], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
+        """Calls `note_ends` before a shim that hangs is killed: the ends of its tasks are known until then."""
         self.survivors: dict[Key, str] = {}
         self.scopes = scopes
         self._clock, self._kernel = clock, kernel
-        self._find_record, self._close_launches, self._deliver, self._spawn = find_record, close_launches, deliver, spawn
+        self._find_record, self._close_launches, self._note_ends = find_record, close_launches, note_ends
+        self._deliver, self._spawn = deliver, spawn
         self._shims: dict[Key, int] = {}
         self._settling: set[Key] = set()
         self._emptying: set[Key] = set()
@@ -101,7 +104,8 @@ class ShimWatch:
     async def _keep_killing(self, key: Key) -> None:
         """Repeats KILL while the shim lives: one sent before the shim forked would have missed its tasks.
 
-        A shim that does not end although its work is gone is stopped or hangs; it is killed too, and its exit record is lost.
+        A shim that does not end although its work is gone is stopped or hangs; it is killed too, after what the kernel keeps of its tasks'
+        ends was noted.
         """
         begun = idle = self._clock.monotonic()
         while key in self._shims:
@@ -112,6 +116,9 @@ class ShimWatch:
                 if idle - begun >= SURVIVAL_SECONDS:
                     await self._name_survivors(key, pids)
             elif self._clock.monotonic() - idle >= SHIM_SECONDS and key in self._shims:
+                await self._note_ends(key)
+                if key not in self._shims:
+                    break
                 event(log, "ShimKilled", logging.WARNING, allocation=key.uid, attempt=key.attempt, message="it did not end with its work")
                 signal.pidfd_send_signal(self._shims[key], signal.SIGKILL)
                 self.settle(key)

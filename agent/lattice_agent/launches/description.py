@@ -8,20 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.errors import Rejected
-from lattice.launches import options, programs, streams, variables
+from lattice.launches import options, programs, remote_shell, streams, variables
 from lattice.launches.binding import NodeCpus
 from lattice.launches.layout import LaunchLayout, NodeRanks
 from lattice.launches.options import LaunchDefaults, LaunchOptions, PrintedText
 from lattice.launches.streams import Streams
 from lattice.launches.variables import JobFacts
-from lattice.units import is_digits
+from lattice.units import is_digits, parse_duration
+from lattice.views.cluster import MpiOptions
 from lattice_agent.attempts import NodeWork
 from lattice_agent.launches.client_side import ClientProcess, ClientSide
-from lattice_agent.launches.launch_run import RankExchange
+from lattice_agent.launches.interface import RankExchange
 from lattice_agent.launches.record import LaunchRecord, NodePlaces
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import FrameError, LaunchRequest
+from lattice_agent.work.mpi_launchers import LAUNCHER
 
+NO_OPTIONS = MpiOptions()
+PMIX = "pmix"
+PMIX_SECRET = 16
+"""Characters of the request's id in the name of a launch for PMIx."""
 SHOWN = 200
 """Characters of a command in records and logs."""
 
@@ -40,10 +46,16 @@ class LaunchPlan:
         return [f"srun: {note}" for note in self.options.notes] if self.options.verbose else []
 
 
-def plan_of(work: NodeWork, request: LaunchRequest) -> LaunchPlan | str:
-    """Returns what a request asks for, or the text that answers it (--help); raises Rejected for options that do not read."""
+def plan_of(work: NodeWork, request: LaunchRequest, mpi: MpiOptions = NO_OPTIONS) -> LaunchPlan | str:
+    """Returns what a request asks for, or the text that answers it (--help); raises Rejected for options that do not read. `mpi`: the
+    site's options.
+    """
     caller = {name: value for name, _, value in (os.fsdecode(one).partition("=") for one in request.variables)}
-    found = options.parse([os.fsdecode(word) for word in request.argv], caller, defaults_of(work))
+    words = [os.fsdecode(word) for word in request.argv]
+    if words and words[0].rpartition("/")[2] == LAUNCHER:
+        found = remote_shell.parse(words, caller, work.nodes, defaults_of(work, mpi))
+    else:
+        found = options.parse(words, caller, defaults_of(work, mpi))
     if isinstance(found, PrintedText):
         return found.text
     if found.jobid and found.jobid.partition(".")[0] != str(work.number):
@@ -56,10 +68,14 @@ def size_of(plan: LaunchPlan) -> int:
     return sum(map(len, plan.request.argv)) + sum(map(len, plan.request.variables)) + len(plan.programs)
 
 
-def defaults_of(work: NodeWork) -> LaunchDefaults:
-    """Returns what an allocation asks of all its launches."""
+def defaults_of(work: NodeWork, mpi: MpiOptions) -> LaunchDefaults:
+    """Returns what an allocation and the site ask of all its launches."""
     tasks = work.total_tasks if work.total_tasks > 1 or len(work.nodes) == 1 else None
-    return LaunchDefaults(nodes=len(work.nodes), tasks=tasks, uenv=work.uenv, view=work.view)
+    asked = work.asked
+    return LaunchDefaults(
+        nodes=len(work.nodes), tasks=tasks, tasks_per_node=asked.per_node, cpus_per_task=asked.cpus, gpus_per_task=asked.gpus,
+        distribution=asked.layout, cpu_bind=asked.bind, uenv=work.uenv, view=work.view, mpi=asked.mpi or mpi.default.lower(),
+    )  # fmt: skip
 
 
 def interrupts(asked: LaunchOptions) -> int:
@@ -134,30 +150,32 @@ def input_of(plan: LaunchPlan, planned: Streams) -> str:
 
 
 def starts_of(
-    work: NodeWork, plan: LaunchPlan, placed: LaunchLayout, record: LaunchRecord, planned: Streams, nodes: Sequence[NodeCpus]
-) -> list[Mapping[str, Any]]:
+    work: NodeWork, plan: LaunchPlan, placed: LaunchLayout, record: LaunchRecord, planned: Streams, nodes: Sequence[NodeCpus],
+    mpi: MpiOptions = NO_OPTIONS,
+) -> list[Mapping[str, Any]]:  # fmt: skip
     """Returns what each node of a launch starts: the launch's half of `rank_start.LaunchDescription`."""
     job, asked = _job(work, plan, record.number, nodes), plan.options
     argvs = programs.read_programs(plan.programs, placed.total, asked.command[0]) if asked.multi_prog else ()
     caller = variables.exported(asked, plan.variables)
     shared = caller | variables.of_launch(job, asked, placed, plan.variables)
     directory = os.path.normpath(os.path.join(os.fsdecode(plan.request.directory), asked.chdir))  # noqa: PTH118 - of the caller's node
-    pmi = _served(work, record) if asked.mpi != "none" else {}
-    found = list[Mapping[str, Any]]()
+    pmi = _served(work, record, asked, nodes, mpi) if asked.mpi != "none" else {}
+    limits, found = _limits(plan), list[Mapping[str, Any]]()
     for place, part in enumerate(placed.nodes):
         ranks = []
         for local, rank in enumerate(part.ranks):
             own = planned.of_task(rank, part.name, place)
             ranks.append({
-                "rank": rank, "local": local, "argv": argvs[rank] if argvs else (), "environment": variables.of_rank(part, local),
+                "rank": rank, "local": local, "argv": argvs[rank] if argvs else (),
+                "environment": variables.of_rank(part, local, nodes[part.index].gpu_vendor),
                 "cpus": part.cpus[local] if part.cpus else (), "stdin": own.stdin, "stdout": own.stdout, "stderr": own.stderr,
             })  # fmt: skip
         found.append({
             "number": record.number, "argv": () if argvs else asked.command,
             "environment": shared | variables.of_node(job, asked, placed, part), "workdir": directory, "umask": plan.request.umask,
-            "soft_limits": _limits(plan), "label": len(str(placed.total - 1)) if asked.label else 0, "unbuffered": asked.unbuffered,
+            "soft_limits": limits, "label": len(str(placed.total - 1)) if asked.label else 0, "unbuffered": asked.unbuffered,
             "append": planned.append, "stdin": record.input, "ranks": ranks, "go": len(placed.nodes) == 1,
-            "pmi": pmi | {"node": place} if pmi else {},
+            "pmi": pmi | {"node": place} if pmi else {}, "lingers": asked.external_launcher,
         })  # fmt: skip
     return found
 
@@ -168,6 +186,7 @@ def _job(work: NodeWork, plan: LaunchPlan, number: int, nodes: Sequence[NodeCpus
         number=work.number, step=number, uid=work.key.uid, name=work.job_name, user=work.account or work.user, tenant=work.tenant,
         vcluster=work.vcluster, nodes=work.nodes, cpus=tuple(len(node.cpus) for node in nodes), head=work.head, attempt=work.key.attempt,
         project=work.project, submit_dir=plan.variables.get("LATTICE_SUBMIT_DIR", work.workdir), umask=plan.request.umask,
+        gpus=tuple(len(node.gpus) for node in nodes), submit_host=work.submit_host, cluster=work.cluster_name,
     )  # fmt: skip
 
 
@@ -184,10 +203,38 @@ def _limits(plan: LaunchPlan) -> dict[str, int]:
     return found
 
 
-def _served(work: NodeWork, record: LaunchRecord) -> dict[str, Any]:
-    """Returns the fields of a launch's PMI server that all nodes share."""
+def fence_seconds(mpi: MpiOptions) -> float:
+    """Returns how long a node may be silent in a fence, and ranks be late before they are named."""
+    return parse_duration(mpi.fence_timeout)
+
+
+def _served(work: NodeWork, record: LaunchRecord, asked: LaunchOptions, nodes: Sequence[NodeCpus], mpi: MpiOptions) -> dict[str, Any]:
+    """Returns the fields of a launch's PMI server that all nodes share; raises Rejected where PMIx is asked for and a node has none.
+
+    The name for PMIx holds the request's id: it is what a process must know that joins the ranks over the loopback interface.
+    """
     identity = f"lattice-{work.key.uid}-{work.key.attempt}-{record.number}"
-    return {"identity": identity, "nodes": [list(part.ranks) for part in record.nodes], "names": [part.name for part in record.nodes]}
+    found: dict[str, Any] = {
+        "identity": identity, "nodes": [list(part.ranks) for part in record.nodes], "names": [part.name for part in record.nodes],
+        "late_seconds": fence_seconds(mpi),
+    }  # fmt: skip
+    serving = {node.name for node in nodes if node.pmix}
+    lacking = [part.name for part in record.nodes if part.name not in serving]
+    if asked.mpi == PMIX and lacking:
+        raise Rejected(
+            f"--mpi=pmix: {_named(lacking)} of this allocation has no PMIx, which needs libpmix there: ask for nodes with the feature "
+            "pmix (--constraint=pmix), or leave --mpi out for PMI-1 and PMI-2",
+            reason="NoPmix",
+        )
+    several = sum(len(part.ranks) for part in record.nodes) > 1
+    if asked.mpi == PMIX or (asked.mpi == "auto" and several and not lacking):
+        found |= {"pmix": f"{identity}-{record.request_id[:PMIX_SECRET]}", "pmi": asked.mpi != PMIX}
+    return found
+
+
+def _named(nodes: Sequence[str]) -> str:
+    """Returns the first of these nodes, and how many there are beside it."""
+    return f"node {nodes[0]}" + (f", with {len(nodes) - 1} more," if len(nodes) > 1 else "")
 
 
 def make_exchange(record: LaunchRecord) -> RankExchange | None:

@@ -6,33 +6,43 @@ import asyncio
 import json
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected, Retry
+from lattice.launches.answers import CANCELLED, NODE_FAIL, LaunchRow
+from lattice.launches.verbose import bound_cpus, tell_unbound
+from lattice.views.cluster import MpiOptions
 from lattice_agent.attempts import NodeWork
 from lattice_agent.launches import client_side, description, links, topology
 from lattice_agent.launches.client_side import ClientSide
 from lattice_agent.launches.description import LaunchPlan
-from lattice_agent.launches.interface import AttemptSource, KeeperHost
-from lattice_agent.launches.launch_run import EndRules, LaunchRun
+from lattice_agent.launches.interface import AttemptSource, KeeperHost, LaunchMetrics, NoMetrics
+from lattice_agent.launches.launch_end import EndRules
+from lattice_agent.launches.launch_rows import ends_with_allocation, row_of
+from lattice_agent.launches.launch_run import LaunchRun
 from lattice_agent.launches.links import NodeLink, OwnLink, PeerLink
 from lattice_agent.launches.record import BEGUN, OVER, LaunchRecord, NodePlaces, RecordStore
+from lattice_agent.launches.step_log import StepLog
 from lattice_agent.peers.interface import UNSERVED, LaunchPeers
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import LaunchRequest
+from lattice_agent.state.entry_failure import EntryFailure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from lattice.launches.binding import NodeCpus
-    from lattice.launches.layout import CpusInUse, LaunchLayout
+    from lattice.launches.layout import CpusInUse, LaunchLayout, NodeRanks
     from lattice.launches.options import LaunchOptions
+    from lattice.views.allocation import LaunchTotals
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +58,8 @@ DESCRIBED_BYTES = frames.MAX_PAYLOAD - (64 << 10)
 """Most bytes of what one node of a launch is told to start, as JSON: a frame, less what the node adds."""
 DESCRIBE_SECONDS, OPEN_SECONDS = 10.0, 60.0
 """How long a node may take to describe itself, and a client to open files."""
+ENTRY = 0
+"""The number of the launch that starts an entrypoint: its client is the attempt's first process."""
 READ_PROGRAMS = 8
 """Files of programs that clients of one attempt read at a time."""
 AWAY_SECONDS = 60.0
@@ -71,6 +83,11 @@ class HeadTools:
     group: asyncio.TaskGroup
     reserved_cpus: frozenset[int] = frozenset()
     gpus: int = 0
+    pmix: bool = False
+    """Whether this node serves PMIx."""
+    mpi: Callable[[], MpiOptions] = MpiOptions
+    """The site's options of MPI, as they are now."""
+    metrics: LaunchMetrics = field(default_factory=NoMetrics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +101,11 @@ class AskingClient:
 class AttemptLaunches:
     """The launches of one attempt."""
 
-    def __init__(self, work: NodeWork, store: RecordStore, tools: HeadTools) -> None:
+    def __init__(self, work: NodeWork, store: RecordStore, tools: HeadTools, steps: StepLog | None = None) -> None:
+        """Writes a row of each launch that is over into `steps`; None: nowhere."""
         self.work, self.key = work, work.key
         self._store, self._tools = store, tools
+        self._steps = steps or StepLog(None, work.number)
         self._runs: dict[str, LaunchRun] = {}
         self._ended: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._asking: dict[str, AskingClient] = {}
@@ -95,6 +114,8 @@ class AttemptLaunches:
         self._requested: Counter[str] = Counter()
         self._programs = asyncio.Semaphore(READ_PROGRAMS)
         self._turn = asyncio.Lock()
+        self._given: dict[int, tuple[NodeRanks, ...]] = {}
+        """By number: the places of launches whose CPUs are theirs, and which have no record yet: their clients open files."""
         self._freed = asyncio.Event()
         self._cpus: dict[str, NodeCpus] = {}
         self._guard = Guard(tools.clock, "a launch")
@@ -102,6 +123,58 @@ class AttemptLaunches:
     def is_idle(self) -> bool:
         """Tells whether there is no launch, and nobody asks for one."""
         return not self._runs and not self._asking
+
+    # what people ask
+
+    @property
+    def begun(self) -> int:
+        """Returns how many numbers were given to launches."""
+        return self._next
+
+    def running_rows(self) -> list[LaunchRow]:
+        """Returns the rows of the launches that run, in order of their numbers."""
+        now = self._tools.clock.now()
+        records = [run.record for run in self._runs.values() if run.record.state != OVER]
+        return [row_of(record, now) for record in sorted(records, key=lambda record: record.number)]
+
+    def present_totals(self) -> LaunchTotals:
+        """Returns how many launches there are, those that run included, and how many of them are over, by result."""
+        found = self._steps.totals()
+        return msgspec.structs.replace(found, total=found.total + sum(1 for run in self._runs.values() if run.record.state != OVER))
+
+    def launch_totals(self) -> LaunchTotals | None:
+        """Returns how many launches there were, by result, where the attempt ends now; None: there were none."""
+        found = self._steps.totals(unfinished=sum(1 for run in self._runs.values() if run.record.state != OVER))
+        return found if found.total else None
+
+    def end_launch(self, number: int, why: str) -> bool:
+        """Ends a launch that somebody cancels: TERM, grace, KILL; returns False where none of this number runs."""
+        run = next((run for run in self._runs.values() if run.record.number == number and run.record.state != OVER), None)
+        if run is not None:
+            run.cancel(why)
+        return run is not None
+
+    def _note_end(self, record: LaunchRecord) -> None:
+        """Writes the row of a launch that is over, and lets those that wait try for its CPUs."""
+        if not record.result and record.code and self._store.is_closed() and ends_with_allocation(record):
+            record.result, record.why = CANCELLED, record.why or "its allocation has ended"
+        row = row_of(record, record.ended)
+        if record.number == ENTRY and (record.refusal or row.state == NODE_FAIL):
+            self._note_entry_failure("StartFailed" if record.refusal else "ExitUnknown", record.refusal or row.reason)
+        if self._steps.append(row, record.ended):
+            self._tools.metrics.launch_ended(row.state, row.seconds)
+        self._freed.set()
+
+    def _note_entry_failure(self, reason: str, message: str) -> None:
+        """Notes that the launch of the entrypoint has not started, or that nobody knows how it has ended, before its client is told: the
+        attempt ends with this reason, not with the client's exit code.
+        """
+        if not self.work.is_launched:
+            return
+        try:
+            self._store.note_entry_failure(EntryFailure(reason, message))
+        except OSError as error:
+            event(log, "LaunchNotNoted", logging.WARNING, allocation=self.key.uid, launch=ENTRY, message=str(error))
 
     def adopt(self) -> None:
         """Goes on with the launches that an agent before this one has begun."""
@@ -131,13 +204,15 @@ class AttemptLaunches:
         try:
             await (self._take_up(client, request, run) if run is not None else self._ask(client, request, digits))
         except LatticeError as error:
+            if self._noted < 0:
+                self._note_entry_failure("StartFailed", error.message)
             refuse(client, error.message)
         except TimeoutError:
             pass  # the client has left before anything began
 
     async def _take_up(self, client: ClientSide, request: LaunchRequest, run: LaunchRun) -> None:
         """Serves the client of a launch that was begun before."""
-        plan = description.plan_of(self.work, request)
+        plan = description.plan_of(self.work, request, self._tools.mpi())
         if not isinstance(plan, LaunchPlan):
             raise Rejected("this request asks for no launch")
         run.rules = rules_of(plan.options)
@@ -150,7 +225,7 @@ class AttemptLaunches:
 
     async def _ask(self, client: ClientSide, request: LaunchRequest, digits: str) -> None:
         """Begins a launch, once its CPUs are free; raises Rejected, or TimeoutError where the client leaves before it has begun."""
-        plan = description.plan_of(self.work, request)
+        plan = description.plan_of(self.work, request, self._tools.mpi())
         if not isinstance(plan, LaunchPlan):
             client.send(frames.OUTPUT, frames.encode_output(frames.Output(0, 1, frames.STDOUT, 0, plan.encode(errors="surrogateescape"))))
             client.send(frames.FINISHED, frames.encode_refused(0, ""))
@@ -175,7 +250,10 @@ class AttemptLaunches:
                 plan = await self._with_programs(client, plan)
                 self._count(digits, description.size_of(plan))
             async with self._placed(client, plan.options) as (layout, number):
-                self._check_parts(len(layout.nodes))
+                if plan.options.cpu_bind.verbose:
+                    client.say("\n".join(bound_cpus(plan.options.cpu_bind.kind, layout, await self._node_cpus(client))))
+                if self.work.is_launched and number == ENTRY and (said := tell_unbound(layout, await self._node_cpus(client))):
+                    client.say(f"srun: {said}")
                 record = description.record_of(plan, layout, number, digits, client.process, self._tools.clock.now())
                 starts = await self._starts(client, plan, layout, record)
                 self._note(record)
@@ -205,7 +283,7 @@ class AttemptLaunches:
 
     def _check_parts(self, nodes: int) -> None:
         """Raises Rejected where a launch on so many more nodes is one too many."""
-        parts = sum(len(run.parts) for run in self._runs.values())
+        parts = sum(len(run.parts) for run in self._runs.values()) + sum(map(len, self._given.values()))
         if parts + nodes > MOST_PARTS:
             raise Rejected(
                 f"this launch is on {nodes} nodes, the others of this allocation are on {parts} together (each launch counts all of its "
@@ -225,7 +303,7 @@ class AttemptLaunches:
                 raise Rejected(f"srun has not opened the files of its streams within {OPEN_SECONDS:g} s") from None
             raise
         record.input = description.input_of(plan, streams)
-        starts = description.starts_of(self.work, plan, layout, record, streams, nodes)
+        starts = description.starts_of(self.work, plan, layout, record, streams, nodes, self._tools.mpi())
         await asyncio.to_thread(check_sizes, [part.name for part in layout.nodes], starts)
         record.pmi = any(start["pmi"] for start in starts)
         return starts
@@ -247,7 +325,8 @@ class AttemptLaunches:
     async def _placed(self, client: ClientSide, options: LaunchOptions) -> AsyncIterator[tuple[LaunchLayout, int]]:
         """Yields where the ranks go, and the launch's number, once its CPUs are free, in order of asking.
 
-        Within the block nobody else is given any. Raises Rejected for what can never run, and where --immediate waits for nothing more.
+        Within the block they are given to nobody else; after it, to others unless a launch has been made of them. Raises Rejected for what
+        can never run, and where --immediate waits for nothing more.
         """
         from lattice.launches.layout import CpusInUse
 
@@ -255,29 +334,27 @@ class AttemptLaunches:
         if options.overlap:
             layout = self._lay_out(client, options, nodes)
             assert not isinstance(layout, CpusInUse)  # noqa: S101 - it shares what it finds
-            yield layout, self._number()
-            return
-        patience = asyncio.timeout(options.immediate)
+            number = self._give(layout)
+        else:
+            patience = asyncio.timeout(options.immediate)
+            try:
+                async with patience, self._turn:
+                    number = self._give(layout := await self._free_layout(client, options, nodes))
+            except TimeoutError:
+                if patience.expired():
+                    raise Rejected(f"the launch finds too few CPUs within {options.immediate:g} s (--immediate)") from None
+                raise
         try:
-            async with patience:
-                await self._turn.acquire()
-                try:
-                    layout = await self._free_layout(client, options, nodes)
-                except BaseException:
-                    self._turn.release()
-                    raise
-        except TimeoutError:
-            if patience.expired():
-                raise Rejected(f"the launch finds too few CPUs within {options.immediate:g} s (--immediate)") from None
-            raise
-        try:
-            yield layout, self._number()
+            yield layout, number
         finally:
-            self._turn.release()
+            del self._given[number]
+            self._freed.set()
 
-    def _number(self) -> int:
-        """Returns the next launch's number."""
+    def _give(self, layout: LaunchLayout) -> int:
+        """Gives a launch that begins its places, and returns its number; raises Rejected where it has one too many."""
+        self._check_parts(len(layout.nodes))
         number, self._next = self._next, self._next + 1
+        self._given[number] = layout.nodes
         return number
 
     def _lay_out(self, client: ClientSide, options: LaunchOptions, nodes: list[NodeCpus]) -> LaunchLayout | CpusInUse:
@@ -306,11 +383,12 @@ class AttemptLaunches:
                 client.say(f"srun: {said}")
             await self._freed.wait()
 
-    def _in_use(self, held: Callable[[NodePlaces], Sequence[int]]) -> dict[str, frozenset[int]]:
+    def _in_use(self, held: Callable[[NodePlaces | NodeRanks], Iterable[int]]) -> dict[str, frozenset[int]]:
         """Returns what launches have of one kind (`held` says of which), by node."""
         found: dict[str, set[int]] = {}
-        for run in self._runs.values():
-            for places in run.record.nodes if run.record.state != OVER else ():
+        launches: list[Sequence[NodePlaces | NodeRanks]] = [run.record.nodes for run in self._runs.values() if run.record.state != OVER]
+        for nodes in (*launches, *self._given.values()):
+            for places in nodes:
                 found.setdefault(places.name, set()).update(held(places))
         return {name: frozenset(numbers) for name, numbers in found.items()}
 
@@ -328,13 +406,11 @@ class AttemptLaunches:
 
     async def _described(self, client: ClientSide, node: str) -> NodeCpus | str:
         """Asks a node for its CPUs, again while it is away; returns a sentence where it refuses or does not answer for a minute."""
-        from lattice.launches.binding import NodeCpus
-
         clock, said, pause = self._tools.clock, False, FIRST_PAUSE
         begun = clock.monotonic()
         while True:
             try:
-                return NodeCpus(node, *topology.read_description(await self._description(node)))
+                return topology.read_description(node, await self._description(node))
             except (LatticeError, ValueError, IndexError) as error:
                 why, waited = f"node {node} cannot take part in a launch: {error}", clock.monotonic() - begun
                 gone = waited >= AWAY_SECONDS or self._tools.attempts.is_over(self.key)
@@ -349,9 +425,13 @@ class AttemptLaunches:
     async def _description(self, node: str) -> Mapping[str, Any]:
         """Returns what a node of the attempt says of itself; raises Retry where it is away, another LatticeError where it refuses."""
         if node == self._tools.node:
-            return topology.describe_cores(self._tools.reserved_cpus, self._tools.gpus)
+            return topology.describe_cores(self._tools.reserved_cpus, self._tools.gpus, pmix=self._tools.pmix)
         address = await self._tools.attempts.address(node)
-        return await links.describe_node(self._tools.peers, address, node, self.key, within=DESCRIBE_SECONDS)
+        try:
+            return await links.describe_node(self._tools.peers, address, node, self.key, within=DESCRIBE_SECONDS)
+        except Retry:
+            self._tools.attempts.doubt_address(node)
+            raise
 
     # runs
 
@@ -359,8 +439,9 @@ class AttemptLaunches:
         """Makes the launch of a record, which counts from now on, and takes its CPUs."""
         run = LaunchRun(
             self.key, record, [self._link(places.name, record.number) for places in record.nodes], store=self._store,
-            clock=self._tools.clock, attempt_over=lambda: self._tools.attempts.is_over(self.key), on_over=self._freed.set,
-            exchange=description.make_exchange(record),
+            clock=self._tools.clock, attempt_over=lambda: self._tools.attempts.is_over(self.key), on_over=self._note_end,
+            exchange=description.make_exchange(record), on_fence=self._tools.metrics.fence_ended,
+            fence_seconds=lambda: description.fence_seconds(self._tools.mpi()),
         )  # fmt: skip
         self._runs[record.request_id] = run
         return run

@@ -1,4 +1,4 @@
-"""The parts of the agent that launches need: keepers of the node, and its attempts."""
+"""The parts that launches need of others: keepers of the node, its attempts, and the exchange of ranks."""
 
 from __future__ import annotations
 
@@ -54,3 +54,69 @@ class AttemptSource(Protocol):
     async def address(self, node: str) -> str:
         """Returns where the agent of another node listens; raises NotFound, Retry."""
         ...
+
+    def doubt_address(self, node: str) -> None:
+        """Has the address of a node read anew when it is asked for next: a call to it has failed."""
+        ...
+
+
+class RankExchange(Protocol):
+    """Joins the PMI servers of a launch's nodes; `standalone.pmi.hub.Hub` is the implementation."""
+
+    def receive(self, node: int, payload: bytes) -> list[tuple[int, bytes]]:
+        """Takes a node's message; returns what goes to which node."""
+        ...
+
+    def again(self) -> bytes:
+        """Returns the message that brings a node up to date, whenever the way to it stands anew."""
+        ...
+
+    def lose(self, node: int) -> None:
+        """Notes that a node's ranks were killed with their keeper."""
+        ...
+
+    @property
+    def fences(self) -> int:
+        """Returns how many fences have ended."""
+        ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tells whether a fence has the part of some node, and not of all."""
+        ...
+
+    @property
+    def owed(self) -> Mapping[tuple[str, int], frozenset[int]]:
+        """Returns the nodes whose part is missing of each open fence, given by kind and number, in which others wait for it."""
+        ...
+
+    def ask_for_late(self, kind: str, number: int, seconds: float) -> bytes:
+        """Returns the message that has a node name its ranks for which others have waited so long in this fence."""
+        ...
+
+    @property
+    def failure(self) -> Any:
+        """Returns why the launch is to end at once, with a `sentence`; None: it is not."""
+        ...
+
+
+class LaunchMetrics(Protocol):
+    """Counts launches and fences; `metrics.AgentMetrics` is the implementation."""
+
+    def launch_ended(self, result: str, seconds: float) -> None:
+        """Counts a launch that is over, with its result and its length."""
+        ...
+
+    def fence_ended(self, seconds: float) -> None:
+        """Counts a fence of several nodes, from the first node's part to the last."""
+        ...
+
+
+class NoMetrics:
+    """Counts nothing."""
+
+    def launch_ended(self, result: str, seconds: float) -> None:
+        """Does nothing."""
+
+    def fence_ended(self, seconds: float) -> None:
+        """Does nothing."""

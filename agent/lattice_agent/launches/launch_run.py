@@ -8,31 +8,33 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Retry
+from lattice.launches.answers import CANCELLED, NODE_FAIL, TIMEOUT
 from lattice.units import is_digits
 from lattice_agent.attempts import Key
 from lattice_agent.launches import client_side
 from lattice_agent.launches.client_side import ClientSide
+from lattice_agent.launches.fence_watch import NOTHING_OWED, FenceWatch, is_silent, silence_sentence
+from lattice_agent.launches.interface import RankExchange
+from lattice_agent.launches.launch_end import EndRules, describe_end, exit_code, read_note
 from lattice_agent.launches.links import NodeLink
+from lattice_agent.launches.node_part import NodePart
 from lattice_agent.launches.record import (
     BEGUN,
     GRACE,
     KILL,
     OVER,
     STARTED,
-    KeeperNote,
     KeeperReport,
     KeeperState,
     LaunchRecord,
-    NodePlaces,
     RecordStore,
 )
 from lattice_agent.standalone import frames
@@ -42,9 +44,11 @@ log = logging.getLogger(__name__)
 
 CLIENT_SECONDS = 60.0
 """How long a launch goes on without its client."""
+FENCE_SECONDS = 60.0
+"""How long a node that owes its part of a fence may be silent, unless the site says otherwise."""
+LOOK_SECONDS = 0.5
+"""How often the rules of a launch and its fences are looked at."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-MOST_SIGNALS = 8
-"""Signals that wait for the way to a node; of more, the last count."""
 KEPT_BYTES, KEPT_BYTES_OF_RANK = 4 << 20, 256 << 10
 """Most bytes of a node's frames that wait for the client, and of each of its ranks besides; its keeper itself stops at a MiB."""
 KEPT_OVERHEAD = 256
@@ -55,85 +59,10 @@ SIGNAL_BURST, SIGNALS_PER_SECOND = 16.0, 10.0
 """How often a client may send one signal: so many at once, and so many a second; more are dropped."""
 INPUT_PIECE = 4096
 """Pieces of input below this size are joined while they are kept."""
+OWED_BYTES = 64 << 10
+"""With so many bytes of exchange that its keeper keeps, a node is told at once that it need not; with fewer, with the next answer."""
 AT_ONCE = b"\1"
 """The payload of an END without grace."""
-
-
-@dataclass(frozen=True)
-class EndRules:
-    """The rules that end a launch before its last rank: `-K`, `-W` and `-t` of srun; a restarted agent has them again with the client."""
-
-    kill_on_bad_exit: bool = False
-    wait_seconds: float | None = None
-    time_seconds: float | None = None
-    quiet: bool = False
-
-
-class RankExchange(Protocol):
-    """Joins the PMI servers of a launch's nodes; `standalone.pmi.hub.Hub` is the implementation."""
-
-    def receive(self, node: int, payload: bytes) -> list[tuple[int, bytes]]:
-        """Takes a node's message; returns what goes to which node."""
-        ...
-
-    def again(self) -> bytes:
-        """Returns the message that brings a node up to date, whenever the way to it stands anew."""
-        ...
-
-    def lose(self, node: int) -> None:
-        """Notes that a node's ranks were killed with their keeper."""
-        ...
-
-    @property
-    def failure(self) -> Any:
-        """Returns why the launch is to end at once, with a `sentence`; None: it is not."""
-        ...
-
-
-@dataclass(eq=False)
-class NodePart:
-    """One node of a launch: its ranks, the way to its keeper, and what of the keeper's frames the client has not had."""
-
-    place: int
-    ranks: NodePlaces
-    link: NodeLink
-    seen: int = 0
-    acknowledged: int = 0
-    kept: deque[tuple[int, Frame]] = field(default_factory=deque)
-    """Frames for the client that it has not acknowledged, with their numbers."""
-    kept_bytes: int = 0
-    unsent: deque[tuple[int, Frame]] = field(default_factory=deque)
-    """The last ones of `kept`, which the client has not been sent."""
-    had: int = 0
-    ended: set[int] = field(default_factory=set)
-    room: int | None = None
-    stands: bool = False
-    """Whether its keeper has ever been heard."""
-    up: bool = False
-    """Whether its keeper is heard now."""
-    signals: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_SIGNALS))
-    """Signals that came while it was not heard."""
-    done: int = 0
-    """The number of its last frame; 0: its ranks have not all ended."""
-    closed: bool = False
-    malformed: bool = False
-    """Whether a malformed frame of its keeper was logged."""
-
-    @property
-    def sent(self) -> int:
-        """Returns the number of the last frame that the client has been sent, or had before."""
-        return self.unsent[0][0] - 1 if self.unsent else max(self.seen, self.had)
-
-    def drop_kept(self) -> None:
-        """Drops what the client has not had."""
-        self.kept.clear()
-        self.unsent.clear()
-        self.kept_bytes = 0
-
-    @property
-    def over(self) -> bool:
-        """Tells whether none of its ranks is left."""
-        return self.done > 0 or self.closed
 
 
 class LaunchRun:
@@ -148,20 +77,27 @@ class LaunchRun:
         store: RecordStore,
         clock: Clock,
         attempt_over: Callable[[], bool],
-        on_over: Callable[[], None],
+        on_over: Callable[[LaunchRecord], None],
         exchange: RankExchange | None = None,
+        on_fence: Callable[[float], None] = lambda _: None,
+        fence_seconds: Callable[[], float] = lambda: FENCE_SECONDS,
     ) -> None:
-        """Calls `on_over` once no rank is left. `exchange` None: its ranks stand on one node, or have no PMI."""
+        """Calls `on_over` once no rank is left, before that is written, and `on_fence` with the seconds of each fence of several nodes.
+
+        `exchange` None: its ranks stand on one node, or have no PMI. `fence_seconds` gives how long a node may be silent in a fence.
+        """
         self.key, self.record, self.rules = key, record, EndRules()
         self.parts = [NodePart(at, places, link) for at, (places, link) in enumerate(zip(record.nodes, links, strict=True))]
         self._store, self._clock = store, clock
-        self._attempt_over, self._on_over, self._exchange = attempt_over, on_over, exchange
+        self._attempt_over, self._on_over, self._exchange, self._on_fence = attempt_over, on_over, exchange, on_fence
+        self._fence_begun: float | None = None
+        self._fence_seconds, self._fence_watch, self._fence_failed = fence_seconds, FenceWatch(), record.result == NODE_FAIL
         self._client: ClientSide | None = None
         self._behind: deque[NodePart] = deque()
         self._starts: list[Mapping[str, Any]] | None = None
         self._described = asyncio.Event()
         self._released = asyncio.Event()
-        self._abandoned = False
+        self._abandoned = self._cut_short = self._unwritten = False
         self._told: ClientSide | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._end: bytes | None = {GRACE: b"", KILL: AT_ONCE}.get(record.ending)
@@ -172,8 +108,11 @@ class LaunchRun:
         self._input_end: int | None = None
         self._room = -1
         self._first_end: float | None = None
-        if exchange is not None:
-            for place in [place for place, report in record.done.items() if report is None]:
+        for part in self.parts:
+            part.silent_since = clock.monotonic()
+        for place in [place for place, report in record.done.items() if report is None]:
+            self.parts[place].lost = True
+            if exchange is not None:
                 exchange.lose(place)
 
     # its life
@@ -227,24 +166,62 @@ class LaunchRun:
                 self._refuse(part, error.message)
                 break
             finally:
-                part.up = False
+                if part.up:
+                    part.up, part.silent_since = False, self._clock.monotonic()
             await self._clock.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _keep_time(self) -> None:
-        """Ends the launch when its time is over, or some time after its first rank's end, as its rules ask."""
+        """Ends the launch when its time is over, or some time after its first rank's end, as its rules ask; watches its fences."""
+        kept = False
         while True:
-            await self._clock.sleep(0.5)
-            now = self._clock.monotonic()
-            rules = self.rules
-            if rules.time_seconds is not None and self._clock.now() - self.record.begun >= rules.time_seconds:
-                self._tell(f"srun: error: the launch has run for its time limit of {rules.time_seconds:g} s: it is ended")
-                self.end_ranks()
-                return
-            if rules.wait_seconds is not None and self._first_end is not None and now - self._first_end >= rules.wait_seconds:
-                self._tell(f"srun: the first task has ended {rules.wait_seconds:g} s ago: the others are ended")
-                self.end_ranks()
-                return
+            await self._clock.sleep(LOOK_SECONDS)
+            kept = kept or self._keep_rules()
+            self._watch_fences()
+            if self._unwritten:
+                self._write()
+            for part in self.parts:
+                self._acknowledge(part)
+
+    def _keep_rules(self) -> bool:
+        """Ends the launch where its rules ask for that now; returns whether they did."""
+        now, rules = self._clock.monotonic(), self.rules
+        if rules.time_seconds is not None and self._clock.now() - self.record.begun >= rules.time_seconds:
+            self._tell(f"srun: error: the launch has run for its time limit of {rules.time_seconds:g} s: it is ended")
+            self.end_ranks(result=TIMEOUT, why=f"its time limit of {rules.time_seconds:g} s was over (srun --time)")
+            return True
+        if rules.wait_seconds is not None and self._first_end is not None and now - self._first_end >= rules.wait_seconds:
+            self._tell(f"srun: the first task has ended {rules.wait_seconds:g} s ago: the others are ended")
+            self.end_ranks(why=f"its first task had ended {rules.wait_seconds:g} s before (srun --wait)")
+            return True
+        return False
+
+    def _watch_fences(self) -> None:
+        """Ends the launch where a node is silent for too long in a fence, and has nodes name the ranks that others wait for."""
+        if self._exchange is None or self.record.state == OVER:
+            return
+        now, seconds = self._clock.monotonic(), self._fence_seconds()
+        if self._fence_failed:
+            self._give_up_parts([part for part in self.parts if is_silent(part) and now - part.silent_since >= seconds])
+            return
+        owed = self._exchange.owed if self._end is None else NOTHING_OWED
+        self._fence_watch.note_fences(owed, now)
+        if silent := self._fence_watch.silent_parts(self.parts, owed, now, seconds):
+            self._fence_failed, sentence = True, silence_sentence(silent, seconds)
+            self._tell(f"srun: error: {sentence}: the launch is ended")
+            self.end_ranks(at_once=True, result=NODE_FAIL, why=sentence)
+            self._give_up_parts(silent)
+            return
+        for part, kind, number in self._fence_watch.late_parts(self.parts, owed, now, seconds):
+            part.link.send(Frame(frames.EXCHANGED, self._exchange.ask_for_late(kind, number, seconds)))
+
+    def _give_up_parts(self, parts: Sequence[NodePart]) -> None:
+        """Waits for the ends of ranks on silent nodes no more; they are ended there as soon as the nodes are heard again."""
+        for part in parts:
+            part.lost = True
+            self.record.done.setdefault(part.place, None)
+        if parts:
+            self._over_or_write()
 
     # what nodes say
 
@@ -257,7 +234,7 @@ class LaunchRun:
             raise Retry(f"node {part.ranks.name} sends output that nobody has asked for", reason="NodeAway")
         try:
             self._take(part, frame)
-        except (FrameError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (FrameError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             if part.malformed:
                 return
             part.malformed = True
@@ -302,7 +279,7 @@ class LaunchRun:
         part.stands = part.up = True
         if state.room is not None:
             part.room = state.room
-        if self._exchange is not None:
+        if self._exchange is not None and state.frames:  # one that has sent nothing yet has nothing to send again
             part.link.send(Frame(frames.EXCHANGED, self._exchange.again()))
         if self.record.state == STARTED:
             part.link.send(Frame(frames.GO, b""))
@@ -333,7 +310,7 @@ class LaunchRun:
         if number <= part.seen:
             return
         part.seen = number
-        if self._abandoned or number <= part.had:
+        if self._abandoned or part.lost or number <= part.had:
             self._acknowledge(part)
             return
         entry = number, Frame(kind, payload)
@@ -364,30 +341,45 @@ class LaunchRun:
             part.ended.add(ended.rank)
             if self._first_end is None:
                 self._first_end = self._clock.monotonic()
-            if ended.code and ended.number > part.had and self._end is None:
+            if ended.code and ended.number > part.had and self._end is None and not self.rules.quiet:
                 self._tell(f"srun: error: {part.ranks.name}: task {ended.rank}: {describe_end(ended.code, ended.signal)}")
             if ended.code and self.rules.kill_on_bad_exit and self._end is None:
                 self._tell("srun: error: a task has failed, and --kill-on-bad-exit is set: the launch is ended")
-                self.end_ranks()
+                self.end_ranks(why=f"task {ended.rank} failed (srun --kill-on-bad-exit)")
         placed = frames.RankEnded(part.place, ended.number, ended.rank, ended.code, ended.signal)
         self._keep(part, ended.number, frames.ENDED, frames.encode_ended(placed))
 
     def _exchanged(self, part: NodePart, number: int, payload: bytes) -> None:
         """Gives a node's message to the exchange of ranks, and sends what comes of it; ends the launch at once where that fails."""
-        if number > part.seen:
-            part.seen = number
-            self._acknowledge(part)
+        new = number > part.seen
+        part.seen = max(number, part.seen)
         if self._exchange is None:
+            self._acknowledge(part)
             return
+        fences = self._exchange.fences
         for place, answer in self._exchange.receive(part.place, payload):
             self.parts[place].link.send(Frame(frames.EXCHANGED, answer))
+            self._acknowledge(self.parts[place])  # goes with the answer: one message to the node, not two
+        part.owed_bytes += len(payload) if new else 0
+        if part.owed_bytes > OWED_BYTES:
+            self._acknowledge(part)
+        self._time_fence(self._exchange, fences)
         self._end_for_exchange(self._exchange)
+
+    def _time_fence(self, exchange: RankExchange, before: int) -> None:
+        """Measures a fence from its first node's message to its end; `before`: how many had ended before the last message."""
+        now = self._clock.monotonic()
+        if exchange.fences > before and self._fence_begun is not None:
+            self._on_fence(now - self._fence_begun)
+            self._fence_begun = None
+        if exchange.is_waiting and self._fence_begun is None:
+            self._fence_begun = now
 
     def _end_for_exchange(self, exchange: RankExchange) -> None:
         """Ends the launch at once, with the reason, where the ranks' exchange has failed."""
         if exchange.failure is not None and self._end != AT_ONCE:
             self._tell(f"srun: error: {exchange.failure.sentence}")
-            self.end_ranks(at_once=True)
+            self.end_ranks(at_once=True, why=exchange.failure.sentence)
 
     def _done(self, part: NodePart, number: int, body: bytes) -> None:
         """Notes what a keeper reports once all its ranks have ended."""
@@ -398,9 +390,12 @@ class LaunchRun:
             raise FrameError(f"a report of {len(report.ranks)} ranks, where there are {len(part.ranks.ranks)}")
         part.seen, part.done = number, number
         self.record.done[part.place] = msgspec.to_builtins(report)
-        if report.failure:
+        if report.failure and not part.lost:
             self._refuse(part, report.failure)
-        self._over_or_write()
+        if self._stays(part) and self._is_left():
+            self._unwritten = True  # its keeper tells it again to an agent that is started again before
+        else:
+            self._over_or_write()
         self._acknowledge(part)
 
     def _closed(self, part: NodePart, body: bytes) -> None:
@@ -439,19 +434,24 @@ class LaunchRun:
 
     def _over_or_write(self) -> None:
         """Concludes the exit code once no rank is left, and writes the record."""
-        if self.record.state != OVER and all(part.over for part in self.parts):
+        if self.record.state != OVER and not self._is_left():
             self.record.state, self.record.ended = OVER, self._clock.now()
             self.record.code = exit_code(self.record)
+            self._on_over(self.record)
             self._write()
             for part in self.parts:
                 self._acknowledge(part)
-            self._on_over()
             self._conclude()
         elif self.record.state != OVER:
             self._write()
 
+    def _is_left(self) -> bool:
+        """Tells whether a rank may be left."""
+        return not all(part.over for part in self.parts)
+
     def _write(self) -> None:
         """Writes the record; one that cannot be written is logged: only a restart of the agent needs it."""
+        self._unwritten = False
         try:
             self._store.keep_record(self.record)
         except OSError as error:
@@ -462,12 +462,16 @@ class LaunchRun:
 
         With that of its end it goes: where ranks of other nodes may still need what it knows, it stays until all are over.
         """
+        if self._stays(part):
+            return
         number = part.kept[0][0] - 1 if part.kept else part.seen
-        if part.done and self._exchange is not None and self.record.state != OVER:
-            number = min(number, part.done - 1)
         if number > part.acknowledged:
-            part.acknowledged = number
+            part.acknowledged, part.owed_bytes = number, 0
             part.link.send(Frame(frames.HAD, frames.encode_had(0, number)))
+
+    def _stays(self, part: NodePart) -> bool:
+        """Tells whether a keeper whose ranks have ended stays, with its report, until those of all nodes have."""
+        return part.done > 0 and self._exchange is not None and self.record.state != OVER
 
     # the client
 
@@ -497,6 +501,7 @@ class LaunchRun:
                 event(log, "ClientRefused", allocation=self.key.uid, launch=self.record.number, message=str(error))
             client.cut_off()
         finally:
+            client.drained = None  # nor does either keep the other from being freed
             if self._client is client:
                 self._client = None
                 self._client_left(client)
@@ -553,8 +558,10 @@ class LaunchRun:
             else:
                 part.signals.append(number)
 
-    def end_ranks(self, *, at_once: bool = False) -> None:
-        """Ends all ranks: TERM, grace, KILL, or KILL at once."""
+    def end_ranks(self, *, at_once: bool = False, result: str = "", why: str = "") -> None:
+        """Ends all ranks: TERM, grace, KILL, or KILL at once; the first order says `why`, and the `result` (empty: that of its ranks)."""
+        if why and not self.record.why and self.record.state != OVER:
+            self.record.result, self.record.why = result, why[:SENTENCE]
         self._end = AT_ONCE if at_once else (self._end or b"")
         ending = KILL if self._end else GRACE
         if self.record.ending != ending and self.record.state != OVER:
@@ -627,8 +634,10 @@ class LaunchRun:
 
     @property
     def conclusion(self) -> tuple[int, str]:
-        """Returns the exit code of a launch that is over, and why it has no other; empty: its ranks have ended by themselves."""
-        if self._abandoned and not self.record.refusal:
+        """Returns the exit code of a launch that is over, and why it has no other; empty: its ranks have ended by themselves, and what they
+        have written was passed on.
+        """
+        if self._cut_short and not self.record.refusal:
             return self.record.code or 1, f"the launch was ended: its srun was away for {CLIENT_SECONDS:g} s; start it again"
         return self.record.code, self.record.refusal
 
@@ -654,45 +663,26 @@ class LaunchRun:
         if self._client is None:
             self.abandon()
 
+    def cancel(self, why: str) -> None:
+        """Ends the launch as somebody asks for it: TERM, grace, KILL; its client is told."""
+        event(log, "LaunchCancelled", allocation=self.key.uid, attempt=self.key.attempt, launch=self.record.number, message=why)
+        self._tell(f"srun: error: the launch was {why}")
+        self.end_ranks(result=CANCELLED, why=why)
+
     def abandon(self) -> None:
         """Ends a launch whose client has gone for good: TERM, grace, KILL, and nobody gets its output."""
         if self._abandoned or self._released.is_set():
             return
         self._abandoned = True
+        unread = any(frame.kind == frames.OUTPUT for part in self.parts for _, frame in part.kept)
+        self._cut_short = unread or self.record.state != OVER
         event(log, "LaunchAbandoned", allocation=self.key.uid, attempt=self.key.attempt, launch=self.record.number)
         if self.record.state != OVER:
-            self.end_ranks()
+            self.end_ranks(result=CANCELLED, why="its srun has ended before it, or was away")
         for part in self.parts:
             part.drop_kept()
             self._acknowledge(part)
         self._conclude()
-
-
-def exit_code(record: LaunchRecord) -> int:
-    """Returns a launch's exit code: the highest of its ranks', 128 + n for signal n; 137 where a rank's end is unknown, 1 where it did not
-    start.
-    """
-    if record.refusal:
-        return 1
-    codes = [137 if report is None else max((int(row[1]) for row in report.get("ranks", ())), default=0) for report in record.done.values()]
-    return max(codes, default=0)
-
-
-def read_note(body: bytes) -> dict[str, Any] | None:
-    """Returns the report in the payload of a CLOSED; None: there is none, or it does not read."""
-    with suppress(ValueError, RecursionError):
-        noted: dict[str, Any] | None = msgspec.to_builtins(msgspec.json.decode(body, type=KeeperNote).noted)
-        return noted
-    return None
-
-
-def describe_end(code: int, number: int) -> str:
-    """Returns how a task has ended, as srun says it."""
-    if not number:
-        return f"Exited with exit code {code}"
-    with suppress(ValueError):
-        return signal.strsignal(number) or f"Signal {number}"
-    return f"Signal {number}"
 
 
 def _placed(output: frames.Output, place: int) -> frames.Output:

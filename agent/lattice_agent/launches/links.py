@@ -82,13 +82,16 @@ class PeerLink:
             address = await self._attempts.address(self._node)
         except LatticeError as error:
             raise Retry(error.message, reason="NodeAway") from error
-        async with self._peers.open_launch(self._node, address, self._order) as stream:
-            self._unsent = deque()
-            self.send(Frame(frames.LAUNCH, json.dumps(start).encode() if start is not None else b""))
-            try:
+        try:
+            async with self._peers.open_launch(self._node, address, self._order) as stream:
+                self._unsent = deque()
+                self.send(Frame(frames.LAUNCH, json.dumps(start).encode() if start is not None else b""))
                 await self._exchange(stream, receive)
-            finally:
-                self._unsent = None
+        except Retry:
+            self._attempts.doubt_address(self._node)
+            raise
+        finally:
+            self._unsent = None
 
     async def _exchange(self, stream: ByteStream, receive: Receive) -> None:
         """Carries frames both ways until the node says that the launch is over there; raises Retry where the call breaks before, and

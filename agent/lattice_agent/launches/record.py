@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from lattice_agent.standalone import durable
+from lattice_agent.state.entry_failure import EntryFailure, note_entry_failure
 
 DIRECTORY: Final = "launches"
 BEGUN, STARTED, OVER = "begun", "started", "over"
@@ -32,6 +33,8 @@ class KeeperState(msgspec.Struct, frozen=True):
     """The first message of a keeper to an agent that connects; other fields are for its own node."""
 
     room: int | None = None
+    frames: int = 1
+    """How many frames it has kept so far, acknowledged ones too."""
 
 
 RankRow = Annotated[list[int | float], msgspec.Meta(min_length=2, max_length=64)]
@@ -82,13 +85,17 @@ class LaunchRecord(msgspec.Struct):
     ended: float = 0.0
     ending: str = ""
     """How its ranks are being ended: by TERM and grace, or by KILL; empty: they are not."""
+    result: str = ""
+    """The result that the order to end it brings about, in sacct's words; empty: that of its ranks."""
+    why: str = ""
+    """Why it was ordered to end, as a sentence; empty: it was not."""
 
 
 class RecordStore:
     """Reads and writes the records of one attempt's launches."""
 
     def __init__(self, run_directory: Path) -> None:
-        self.directory = run_directory / DIRECTORY
+        self._run_directory, self.directory = run_directory, run_directory / DIRECTORY
 
     def keep_record(self, record: LaunchRecord) -> None:
         """Writes a record whole, in place of an older one; raises OSError where there is no room, or the attempt is gone."""
@@ -99,6 +106,14 @@ class RecordStore:
         """Removes a record; nothing where there is none."""
         with suppress(OSError):
             (self.directory / f"{number}.json").unlink()
+
+    def note_entry_failure(self, failure: EntryFailure) -> None:
+        """Notes why the launch of the entrypoint has no exit code; raises OSError where there is no room."""
+        note_entry_failure(self._run_directory, failure)
+
+    def is_closed(self) -> bool:
+        """Tells whether the attempt is being ended, so that no launch begins any more."""
+        return durable.are_launches_closed(str(self._run_directory))
 
     def read_all(self) -> list[LaunchRecord]:
         """Returns every record that reads, by number."""

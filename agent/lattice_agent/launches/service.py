@@ -19,11 +19,12 @@ from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import NODES
 from lattice.views import Node
+from lattice.views.cluster import MpiOptions
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host import users
 from lattice_agent.launches import caller, socket_server
 from lattice_agent.launches.caller import Caller
-from lattice_agent.launches.interface import AttemptHere, AttemptSource, KeeperHost
+from lattice_agent.launches.interface import AttemptHere, AttemptSource, KeeperHost, LaunchMetrics, NoMetrics
 from lattice_agent.peers.interface import ByteStream, LaunchOrder, LaunchPeers
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame, FrameError
@@ -64,6 +65,7 @@ class RunningAttempts:
         self._cluster, self._running, self._read_work, self._read_place = cluster, running, read_work, read_place
         self._found: dict[Key, AttemptHere] = {}
         self._addresses: dict[str, str] = {}
+        self._doubted = set[str]()
 
     async def find_attempt(self, key: Key) -> AttemptHere | None:
         """Returns an attempt that runs here, from its start to its end; None: there is none."""
@@ -94,10 +96,12 @@ class RunningAttempts:
         return not self._running(key)
 
     async def address(self, node: str) -> str:
-        """Returns where the agent of another node listens, as its LatticeNode says; the last answer where the API server gives none.
+        """Returns where the agent of another node listens, as its LatticeNode says: read once, and anew after `doubt_address`.
 
-        Raises NotFound, Retry.
+        The last answer counts where the API server gives none. Raises NotFound, Retry.
         """
+        if node in self._addresses and node not in self._doubted:
+            return self._addresses[node]  # thousands of launches ask the API server no more than one
         try:
             found = (await self._cluster.get(NODES, node, type=Node)).status.address
         except NotFound:
@@ -107,7 +111,12 @@ class RunningAttempts:
         if not found:
             raise Retry(f"node {node} has not said where its agent listens", reason="NodeAway")
         self._addresses[node] = found
+        self._doubted.discard(node)
         return found
+
+    def doubt_address(self, node: str) -> None:
+        """Has the address of a node read anew: a call to it has failed."""
+        self._doubted.add(node)
 
 
 class LaunchService:
@@ -127,13 +136,18 @@ class LaunchService:
         clock: Clock,
         reserved_cpus: frozenset[int] = frozenset(),
         gpus: int = 0,
+        pmix: bool = False,
+        mpi: Callable[[], MpiOptions] = MpiOptions,
+        log_directory: Callable[[Key], Path] | None = None,
+        metrics: LaunchMetrics | None = None,
     ) -> None:
         """Keeps the socket and a copy of `srun` in `directory`; `root`: the path of the node's scopes below the mount of cgroup v2;
-        `run_directory` gives that of an attempt.
+        `run_directory` gives that of an attempt. `log_directory` that of its step log (None: none is kept). `pmix`: this node serves PMIx.
         """
         self.node, self._directory, self._srun, self._root = node, directory, srun, root
         self._run_directory, self._keepers, self._attempts, self._peers, self._clock = run_directory, keepers, attempts, peers, clock
-        self._reserved_cpus, self._gpus = reserved_cpus, gpus
+        self._reserved_cpus, self._gpus, self._pmix, self._mpi = reserved_cpus, gpus, pmix, mpi
+        self._log_directory, self._metrics = log_directory, metrics or NoMetrics()
         self._heads: dict[Key, AttemptLaunches] = {}
         self._forwarded: Counter[Key] = Counter()
         self._hearing: dict[Key, asyncio.Semaphore] = {}
@@ -178,19 +192,26 @@ class LaunchService:
         if here is not None and here.work.head == self.node:
             self._head_of(here.work)
 
+    def find_head(self, key: Key) -> AttemptLaunches | None:
+        """Returns the launches of an attempt that this agent follows; None: it heads no such attempt, or nobody has launched anything."""
+        return self._heads.get(key)
+
     def _head_of(self, work: NodeWork) -> AttemptLaunches:
         """Returns the launches of an attempt that this node heads, taken up again where an agent before has begun them."""
         from lattice_agent.launches.head import AttemptLaunches, HeadTools  # nobody pays for launches that has none
         from lattice_agent.launches.record import RecordStore
+        from lattice_agent.launches.step_log import StepLog
 
         assert self._group is not None  # noqa: S101 - `run` serves
         self._heads = {key: head for key, head in self._heads.items() if not (self._attempts.is_over(key) and head.is_idle())}
         found = self._heads.get(work.key)
         if found is None:
             tools = HeadTools(
-                self.node, self._keepers, self._peers, self._attempts, self._clock, self._group, self._reserved_cpus, self._gpus
-            )
-            found = self._heads[work.key] = AttemptLaunches(work, RecordStore(self._run_directory(work.key)), tools)
+                self.node, self._keepers, self._peers, self._attempts, self._clock, self._group, self._reserved_cpus, self._gpus,
+                self._pmix, self._mpi, self._metrics,
+            )  # fmt: skip
+            steps = StepLog(self._log_directory(work.key), work.number) if self._log_directory is not None else None
+            found = self._heads[work.key] = AttemptLaunches(work, RecordStore(self._run_directory(work.key)), tools, steps)
             found.adopt()
         return found
 
@@ -250,6 +271,7 @@ class LaunchService:
                 await peer.write_bytes(first + decoder.rest())
                 await carry_both(stream, peer, partial(caller.has_ended, pidfd), self._clock)
         except (Retry, NotFound) as error:
+            self._attempts.doubt_address(work.head)
             self._log_away(work, error.message)
 
     def _log_away(self, work: NodeWork, message: str) -> None:
@@ -273,7 +295,7 @@ class LaunchService:
         if here is None or here.work.head != caller:
             raise Denied(f"node {caller} heads no attempt {order.key.attempt} of {order.key.uid} that runs here", reason="NotTheHead")
         if order.describe:
-            body = topology.describe_cores(self._reserved_cpus, self._gpus)
+            body = topology.describe_cores(self._reserved_cpus, self._gpus, pmix=self._pmix)
             await stream.write_bytes(frames.encode(frames.CLOSED, json.dumps(body).encode()))
             return
 

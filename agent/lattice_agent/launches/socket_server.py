@@ -23,12 +23,16 @@ from lattice_agent.launches.caller import Caller
 from lattice_agent.peers.interface import ByteStream
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame, FrameError
+from lattice_agent.work import mpi_launchers
 
 log = logging.getLogger(__name__)
 
 SOCKET: Final = "socket"
 PROGRAMS: Final = "bin"
 SRUN: Final = "srun"
+SCONTROL: Final = "scontrol"
+"""The other name of the program, by which it prints names of nodes."""
+LAUNCHER: Final = mpi_launchers.LAUNCHER
 BACKLOG = 4096
 READ_BYTES = 256 << 10
 REQUEST_BYTES = 8 << 20
@@ -62,14 +66,18 @@ class SocketStream:
 
 
 def install(directory: Path, srun: Path) -> str:
-    """Makes the directory of launches, with a copy of the program `srun`; returns why there is none, as a clause; empty: there is.
+    """Makes the directory of launches, with a copy of the program `srun`, which bears the name of MPI's launcher, too.
 
-    A program that is there already is replaced only by another one. Raises OSError where the directory cannot be made.
+    Returns why there is none, as a clause; empty: there is. A program that is there already is replaced only by another one. Raises
+    OSError where the directory cannot be made.
     """
     programs = directory / PROGRAMS
     for made in (directory, programs):
         made.mkdir(mode=0o755, exist_ok=True)
         made.chmod(0o755)
+    for name in (SCONTROL, LAUNCHER):
+        with suppress(FileExistsError):
+            (programs / name).symlink_to(SRUN)
     target = programs / SRUN
     try:
         wanted = srun.read_bytes()

@@ -78,6 +78,8 @@ class Attempt:
     """When TERM was sent, CLOCK_BOOTTIME; 0: it was not."""
     missed: bool = False
     """True where TERM found no process to end."""
+    signalled: bool = False
+    """Whether the signal before its end was ordered."""
     kill_at: float | None = None
     exits: tuple[TaskEnd, ...] = ()
     use: ResourceUse = NO_USE
@@ -118,6 +120,14 @@ class Attempt:
             return None
         return self.started_boottime + walltime
 
+    @property
+    def signal_at(self) -> float | None:
+        """Returns when the signal before the end is due, CLOCK_BOOTTIME in seconds; None: there is none, or it was ordered."""
+        walltime_at = self.walltime_at
+        if self.terms is None or self.terms.signal is None or walltime_at is None or self.signalled:
+            return None
+        return walltime_at - self.terms.signal.before_seconds
+
 
 def restored(known: Known) -> Attempt:
     """Returns an attempt rebuilt from its files and scope: RUNNING while processes are left, else as its exit record says, else LOST after
@@ -130,7 +140,7 @@ def restored(known: Known) -> Attempt:
         started = known.running or Running(0, 0, 0.0, 0.0)
         return Attempt(
             known.key, Stage.RUNNING, terms=terms, prepared=True, adopted=True,
-            started=started.started, started_boottime=started.started_boottime,
+            started=started.started, started_boottime=started.started_boottime, signalled=known.signalled,
         )  # fmt: skip
     attempt = Attempt(known.key, Stage.WAITING, terms=terms, prepared=True)
     if known.running is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lattice.ledger.plans import PlanRow
-from lattice_agent.attempts import ExitRecord, Key, Known, Running, Seen
+from lattice_agent.attempts import EarlySignal, ExitRecord, Key, Known, Running, Seen
 from lattice_agent.members import Direction
 
 GRACE_SECONDS = 30.0
@@ -25,6 +25,8 @@ class WorkTerms:
     """Tasks on this node; without any, the walltime is enforced on the head."""
     epilogue_seconds: float = EPILOGUE_SECONDS
     """How long the epilogue may hold the report of the end up."""
+    signal: EarlySignal | None = None
+    """What it gets before its walltime is over; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

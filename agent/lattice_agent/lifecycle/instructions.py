@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lattice_agent.attempts import Key, Ordered, Seen
+from lattice_agent.attempts import EarlySignal, Key, Ordered, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,14 @@ class Terminate:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """Orders the signal before the end, which is sent once at most, whatever agent follows this one."""
+
+    key: Key
+    signal: EarlySignal
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """Orders KILL until no process is left; Exited follows."""
 
@@ -65,4 +73,4 @@ class Remember:
     seen: Seen
 
 
-Instruction = Read | Prepare | Start | Terminate | Kill | Clear | Forget | Remember
+Instruction = Read | Prepare | Start | Terminate | Signal | Kill | Clear | Forget | Remember

@@ -29,7 +29,7 @@ from lattice_agent.lifecycle.attempt import (
     unread,
 )  # fmt: skip
 from lattice_agent.lifecycle.events import EPILOGUE_SECONDS, GRACE_SECONDS, Cleared, Event, PlanAbsent, PlanRead, Recalled, Tick
-from lattice_agent.lifecycle.instructions import Clear, Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.lifecycle.instructions import Clear, Forget, Instruction, Kill, Prepare, Read, Remember, Signal, Start, Terminate
 from lattice_agent.lifecycle.stimulus_log import Checkpoint, StimulusLog, copies
 from lattice_agent.members import Member, Order, first_failure
 
@@ -183,6 +183,9 @@ class Lifecycle:
                 out.append(Start(attempt.key))
             case Stage.RUNNING if ending(attempt) or _due(attempt.walltime_at, boottime):
                 _terminate(attempt, boottime, out)
+            case Stage.RUNNING if attempt.terms is not None and attempt.terms.signal is not None and _due(attempt.signal_at, boottime):
+                attempt.signalled = True
+                out.append(Signal(attempt.key, attempt.terms.signal))
             case Stage.TERMINATING if _due(attempt.kill_at, boottime):
                 attempt.stage = Stage.KILLING
                 out.append(Kill(attempt.key))
@@ -224,10 +227,11 @@ class Lifecycle:
         return not any(attempt.stage in POPULATED or (attempt.unclean and attempt.stage in OVER) for attempt in self.attempts.values())
 
     def deadline(self) -> float | None:
-        """Returns the earliest time (CLOCK_BOOTTIME, seconds) at which a walltime, a grace period, an epilogue or an answer is due;
-        None: none.
+        """Returns the earliest time (CLOCK_BOOTTIME, seconds) at which a walltime, a signal before it, a grace period, an epilogue or an
+        answer is due; None: none.
         """
         due = [attempt.walltime_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
+        due += [attempt.signal_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
         due += [attempt.kill_at for attempt in self.attempts.values() if attempt.stage is Stage.TERMINATING]
         due += [attempt.report_at for attempt in self.attempts.values() if attempt.stage is Stage.EPILOGUE]
         due += [

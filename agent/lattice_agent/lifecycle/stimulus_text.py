@@ -34,8 +34,8 @@ _EVENTS: Mapping[str, type[Any]] = {
 _INSTRUCTIONS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        instructions.Read, instructions.Prepare, instructions.Start, instructions.Terminate, instructions.Kill, instructions.Clear,
-        instructions.Forget, instructions.Remember,
+        instructions.Read, instructions.Prepare, instructions.Start, instructions.Terminate, instructions.Signal,
+        instructions.Kill, instructions.Clear, instructions.Forget, instructions.Remember,
     )
 }  # fmt: skip
 _LENGTH = re.compile(r"[0-9]+ characters")

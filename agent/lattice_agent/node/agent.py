@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lattice.daemon import starts
 from lattice.daemon.logs import event as log_event
@@ -20,6 +20,7 @@ from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
 from lattice.ledger.reports import PULLING, UNSERVED
 from lattice.models.conditions import CACHE_FULL, EPILOGUE_FAILED, LIMITS_MISSING, UNKILLABLE
+from lattice.views.allocation import LaunchTotals
 from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
 from lattice_agent.cluster import reports
@@ -33,7 +34,7 @@ from lattice_agent.lifecycle.attempt import OVER, RUNS, Stage
 from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, TermsRead, Tick
 from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.lifecycle.stimulus_log import StimulusLog
-from lattice_agent.members import Direction, Member
+from lattice_agent.members import FINAL, Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.effects import Effects
 from lattice_agent.node.queues import WorkQueues
@@ -78,7 +79,7 @@ class _MemberSide:
 
     def member(self) -> Member | None:
         """Returns the node's whole state of the attempt; None: the node has forgotten the attempt."""
-        return self.agent.machine.member(self.key)
+        return self.agent.member(self.key)
 
     def directed(self, direction: Direction) -> None:
         """Posts the reporter's direction to the state machine."""
@@ -129,6 +130,10 @@ class Agent:
         cluster, clock, host = outside.cluster, outside.clock, outside.host
         self.options = config
         """Returns the options of the site in force."""
+        self.launch_totals: Callable[[Key], LaunchTotals | None] = lambda _: None
+        """Returns the launches of an attempt that this node heads, for the report of its end; None: there were none."""
+        self.work_cpus: Callable[[], int] = lambda: 0
+        """Returns how many processors work has on this node; 0: it is not known."""
         self.machine = Lifecycle(node, seen=host.seen(), known=())
         self.heartbeat = Heartbeat(
             node, cluster, clock, reports.NodeIdentity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
@@ -152,6 +157,7 @@ class Agent:
             awaits=self._awaits_start,
             post=self.post,
             on_read=self.reporter.describe,
+            node_cpus=self.reporter.node_cpus,
         )
         self.history = HistoryWriter(node, cluster=cluster, host=host, attempts=self.machine.attempts)
         self._events: deque[Event] = deque()
@@ -331,7 +337,7 @@ class Agent:
         for key, attempt in self.machine.attempts.items():
             if self.reporter.reports(key):
                 self._stop_talking(key)
-                member = self.machine.member(key)
+                member = self.member(key)
                 if member is not None:
                     self.reporter.hear(member)
             elif attempt.row is not None and attempt.row.reporter:
@@ -346,6 +352,16 @@ class Agent:
             if side is not None:
                 side.changed.notify()  # it is forgotten: the conversation ends by itself
         self._known = set(self.machine.attempts)
+
+    def member(self, key: Key) -> Member | None:
+        """Returns the node's whole state of an attempt, with its launches once it is over here; None: the node has forgotten it."""
+        found = self.machine.member(key)
+        if found is None:
+            return None
+        found = replace(found, cpus=self.work_cpus())
+        if found.phase not in FINAL or (launches := self.launch_totals(key)) is None:
+            return found
+        return replace(found, launches=launches)
 
     def _talk_to(self, key: Key, target: tuple[str, str]) -> None:
         """Begins or continues the conversation with an attempt's reporter, and notifies it where the node's state of the attempt has

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
@@ -47,8 +48,11 @@ class Effects:
         awaits: Callable[[Key], bool],
         post: Callable[[Event], None],
         on_read: Callable[[Key, FetchedWork], None],
+        node_cpus: Callable[[Key], tuple[int, ...]] = lambda _: (),
     ) -> None:
+        """Asks `node_cpus`, at a start, for the processors of each node of the attempt; empty: not all are known."""
         self.node = node
+        self._node_cpus = node_cpus
         self._host = host
         self._config = config
         self._works = works
@@ -114,6 +118,8 @@ class Effects:
                 return await self._clear(instruction.key)
             case instructions.Terminate():
                 return await self._end(instruction.key, "terminate", instruction.order)
+            case instructions.Signal():
+                await self._signal(instruction)
             case instructions.Kill():
                 return await self._end(instruction.key, "kill")
             case instructions.Forget():
@@ -200,7 +206,8 @@ class Effects:
         """
         try:
             async with self._interruptible(key):
-                running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
+                work = replace(self._assigned[key], node_cpus=self._node_cpus(key))
+                running: Running = await self._host.start(work, self._private.get(key, {}))
         except TimeoutError:
             event(log, "StartInterrupted", allocation=key.uid, attempt=key.attempt, node=self.node)
         except Retry as error:
@@ -236,6 +243,18 @@ class Effects:
                 return self._again(key, "KillFailed", error)
             self._warn("TerminateFailed", key, error)
         return None
+
+    async def _signal(self, order: instructions.Signal) -> None:
+        """Has the host send the signal before the end; one that cannot be noted, and so is not sent, is logged and not repeated: TERM must
+        not wait for it.
+        """
+        key = order.key
+        try:
+            reached = await self._host.send_signal(key, order.signal)
+        except LatticeError as error:
+            self._warn("SignalNotSent", key, error)
+        else:
+            event(log, "Signalled", allocation=key.uid, attempt=key.attempt, node=self.node, signal=order.signal.name, reached=reached)
 
     async def _clear(self, key: Key) -> float | None:
         """Has the host undo what was prepared, and posts Cleared; returns the seconds until another try, None: it is undone."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lattice.views.allocation import SoftwareImage
+from lattice.launches.answers import LaunchRow
+from lattice.views.allocation import LaunchTotals, SoftwareImage
 from lattice_agent.attempts import AttemptFacts, BroughtBytes, Key, StepProgress
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.images import CacheContent
@@ -215,6 +216,42 @@ class LaunchSide(Protocol):
 
         Raises Denied where that node is not of the attempt or this one does not head it, Retry where the call breaks.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLaunches:
+    """Launches of an attempt, in order of their numbers: older rows that are dropped, rows beyond these, and the totals of all."""
+
+    rows: list[LaunchRow]
+    dropped: int
+    left_out: int
+    deleted: bool
+    """Whether the rows were deleted to make room on the node's disk."""
+    totals: LaunchTotals
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLaunch:
+    """The answer to an order to end a launch: KILL follows TERM after `grace_seconds`; or it is over, and `row` says how it ended."""
+
+    ending: bool
+    grace_seconds: float = 0.0
+    row: LaunchRow | None = None
+
+
+class LaunchBook(Protocol):
+    """The launches of attempts as people see and end them; `StepDesk` is the implementation."""
+
+    async def read_launches(self, key: Key, limit: int, number: int | None) -> FoundLaunches:
+        """Returns the newest `limit` launches of an attempt, those that run among them; with `number` this one alone.
+
+        Raises NotFound where this node has nothing of the attempt, Corrupt for a log of another format.
+        """
+        ...
+
+    async def end_launch(self, key: Key, number: int, why: str) -> EndedLaunch:
+        """Ends a launch of an attempt: TERM, grace, KILL; raises NotFound where there is no such launch."""
         ...
 
 

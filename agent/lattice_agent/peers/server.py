@@ -12,7 +12,7 @@ import grpc.aio as aio
 
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import AGENT, GATEWAY, Files, ServerCredentials, peer_name
-from lattice.errors import Denied, Rejected, Retry
+from lattice.errors import Corrupt, Denied, NotFound, Rejected, Retry
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
@@ -20,8 +20,9 @@ from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import ImageShelf, Inspector, LaunchOrder, LaunchSide, Logs, ReporterSide, Steps
+from lattice_agent.peers.interface import ImageShelf, Inspector, LaunchBook, LaunchOrder, LaunchSide, Logs, ReporterSide, Steps
 from lattice_agent.peers.launch_streams import LaunchContext, MessageStream
+from lattice_agent.peers.launch_wire import end_to_wire, pages_to_wire
 from lattice_agent.peers.node_wire import node_to_wire
 from lattice_agent.work.image_sources import ImageSources
 
@@ -46,6 +47,9 @@ LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]
 StepsContext = aio.ServicerContext[pb.ReadStepsRequest, AsyncIterator[pb.StepsReport]]
 NodeContext = aio.ServicerContext[pb.ReadNodeRequest, AsyncIterator[pb.NodeReport]]
 CacheContext = aio.ServicerContext[pb.CacheRequest, AsyncIterator[pb.CacheReport]]
+LaunchesContext = aio.ServicerContext[pb.ReadLaunchesRequest, AsyncIterator[pb.LaunchesReport]]
+EndContext = aio.ServicerContext[pb.EndLaunchRequest, AsyncIterator[pb.EndLaunchReport]]
+LONGEST_WHY = 512
 
 
 class AgentService(rpc.AgentServicer):
@@ -61,14 +65,16 @@ class AgentService(rpc.AgentServicer):
         steps: Steps | None = None,
         inspector: Inspector | None = None,
         launches: LaunchSide | None = None,
+        book: LaunchBook | None = None,
     ) -> None:
         """Serves the cache of `images` (None: the node keeps none), which come from `sources`, asked at each pull.
 
         `steps` are those of attempts' prologues; None: nothing is prepared here. `inspector` None: the node is not shown to people.
-        `launches` None: it runs none.
+        `launches` None: it runs none, and `book` None: it tells of none.
         """
         self._reporter = reporter_side
         self._steps, self._inspector, self._launches = steps, inspector, launches
+        self._book = book
         self._logs = kept
         self._clock = clock
         self._images, self._sources = images, sources
@@ -173,6 +179,44 @@ class AgentService(rpc.AgentServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "this agent looks at nothing")
             return
         yield node_to_wire(await self._inspector.look(Key(request.uid, request.attempt) if request.uid else None))
+
+    async def ReadLaunches(self, request: pb.ReadLaunchesRequest, context: LaunchesContext) -> AsyncIterator[pb.LaunchesReport]:  # noqa: N802 - the protobuf's name
+        """Reports the launches of an attempt, to the gateway alone, which has checked the reader.
+
+        Aborts the call of another caller, for a malformed uid, and where this node has nothing of the attempt.
+        """
+        book = await self._checked_book(request.uid, context)
+        number = request.number if request.HasField("number") else None
+        try:
+            found = await book.read_launches(Key(request.uid, request.attempt), request.limit, number)
+        except (NotFound, Corrupt) as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, error.message)
+            return
+        for page in pages_to_wire(found):
+            yield page
+
+    async def EndLaunch(self, request: pb.EndLaunchRequest, context: EndContext) -> AsyncIterator[pb.EndLaunchReport]:  # noqa: N802 - the protobuf's name
+        """Ends a launch of an attempt, for the gateway alone, which has checked the right to it.
+
+        Aborts the call of another caller, for a malformed uid, and where there is no such launch.
+        """
+        book = await self._checked_book(request.uid, context)
+        try:
+            yield end_to_wire(await book.end_launch(Key(request.uid, request.attempt), request.number, request.why[:LONGEST_WHY]))
+        except (NotFound, Corrupt) as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, error.message)
+
+    async def _checked_book(self, uid: str, context: LaunchesContext | EndContext) -> LaunchBook:
+        """Returns what tells of launches; aborts the call of everybody but the gateway, for a wrong uid, and where nothing tells of any."""
+        caller = peer_name(context)
+        if caller != GATEWAY:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"launches are seen through the gateway, not by {caller or 'nobody'}")
+        if not _UID.fullmatch(uid):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{uid[:64]!r} is no uid: up to 64 letters, digits and '-'")
+        if self._book is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "this node runs no launches: its agent may make no cgroups")
+            raise NotFound("this node runs no launches")
+        return self._book
 
     async def ServeCache(self, request: pb.CacheRequest, context: CacheContext) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protobuf's name
         """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it; a node that keeps

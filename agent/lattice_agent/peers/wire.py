@@ -6,6 +6,7 @@ from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice_agent.attempts import Key, ResourceUse, StepProgress
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
+from lattice_agent.peers.launch_wire import totals_from_wire, totals_to_wire
 from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE
 
 _STEP_STATES = {BEGUN: pb.STEP_BEGUN, DONE: pb.STEP_DONE, UNDOING: pb.STEP_UNDOING, UNDONE: pb.STEP_UNDONE}
@@ -26,6 +27,8 @@ def member_to_wire(member: Member) -> pb.MemberState:
         walltime=member.walltime,
         ordered=member.ordered,
         use=use_to_wire(member.use),
+        launches=totals_to_wire(member.launches) if member.launches is not None else None,
+        cpus=member.cpus,
     )
 
 
@@ -54,6 +57,8 @@ def member_from_wire(message: pb.MemberState) -> Member:
         walltime=message.walltime,
         ordered=message.ordered,
         use=ResourceUse(message.use.cpu_seconds, message.use.peak_memory, message.use.memory_limit, message.use.oom_kills),
+        launches=totals_from_wire(message.launches) if message.HasField("launches") else None,
+        cpus=message.cpus,
     )
 
 

@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lattice.ledger.ends import describe_unknown_exit
 from lattice.ledger.plans import RUN, STOP, PlanRow
 from lattice.models.conditions import PROLOGUE_FAILED, UNKILLABLE
 from lattice.units import fold_nodes, format_duration
+from lattice.views.allocation import FailedLaunch, LaunchTotals
 from lattice_agent.attempts import NO_USE, Key, ResourceUse
 from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
 
@@ -57,6 +59,7 @@ class Over:
     failure: FirstFailure | None = None
     exit_known: bool = True
     use: ResourceUse = NO_USE
+    launches: LaunchTotals | None = None
     node: str = ""
     """Whose prologue failed."""
 
@@ -81,6 +84,7 @@ class AttemptView:
         self.nodes: tuple[str, ...] = ()
         self.head = ""
         self.on_head_only = False
+        self.is_launched = False
         self.walltime_seconds: float | None = None
         self.members: dict[str, Member] = {}
         self.awaited: frozenset[str] | None = None
@@ -100,9 +104,11 @@ class AttemptView:
         if row.order == RUN or not self.nodes:
             self.nodes = row.nodes
 
-    def describe(self, *, on_head_only: bool, walltime_seconds: float | None) -> None:
-        """Notes what the Allocation says: whether tasks run on the head only, and the walltime in seconds; None: none."""
-        self.on_head_only = on_head_only
+    def describe(self, *, on_head_only: bool, walltime_seconds: float | None, is_launched: bool = False) -> None:
+        """Notes what the Allocation says: whether tasks run on the head only, whether that one is the client of the launch that starts the
+        entrypoint, and the walltime in seconds; None: none.
+        """
+        self.on_head_only, self.is_launched = on_head_only, is_launched
         self.walltime_seconds = walltime_seconds
 
     def hear(self, member: Member) -> bool:
@@ -139,7 +145,9 @@ class AttemptView:
         if self._all_over():
             ends = [end.ended for member in members for end in member.exits if end.ended]
             used = sum((member.use for member in members), NO_USE)
-            return dataclasses.replace(self._over(begun, start, max(ends, default=0.0)), use=used)
+            head = self.members.get(self.head)
+            launches = head.launches if head is not None else None
+            return dataclasses.replace(self._over(begun, start, max(ends, default=0.0)), use=used, launches=launches)
         surviving = [member for member in members if member.phase is Phase.ENDING and member.reason == UNKILLABLE]
         if surviving:
             return Surviving("; ".join(f"{member.node}: {member.message}" for member in surviving), begun, start)
@@ -234,12 +242,21 @@ class AttemptView:
             return Over("Completed", f"every task on {_count(self.nodes)} ended with 0", begun, start, end)
         task = failure.task
         if task.unknown:
-            message = f"the process that keeps the exit code was killed on {failure.node}"
-            return Over("ExitUnknown", message, begun, start, end, failure, exit_known=False)
+            return Over("ExitUnknown", describe_unknown_exit(failure.node), begun, start, end, failure, exit_known=False)
         how = f"by signal {task.signal}" if task.signal else f"with exit code {task.code}"
-        if short := _memory_sentence(failure.node, self.members[failure.node].use):
-            return Over(OUT_OF_MEMORY, f"{short}; task {task.rank} ended {how}", begun, start, end, failure)
-        return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
+        node, said = failure.node, f"task {task.rank} on {failure.node} ended {how}"
+        if (launch := self._failed_launch()) is not None:
+            node = launch.node if launch.node in self.members else node
+            said = launch.reason if any(name in launch.reason for name in self.nodes) else f"{node}: {launch.reason}"
+        if short := _memory_sentence(node, self.members[node].use):
+            return Over(OUT_OF_MEMORY, f"{short}; {said if launch else f'task {task.rank} ended {how}'}", begun, start, end, failure)
+        return Over("TaskFailed", said, begun, start, end, failure)
+
+    def _failed_launch(self) -> FailedLaunch | None:
+        """Returns the failed launch of the entrypoint, as the head's step log has it; None: no launch starts it, or its end is not told."""
+        head = self.members.get(self.head)
+        failures = head.launches.failures if self.is_launched and head is not None and head.launches is not None else ()
+        return next((one for one in failures if one.step.endswith(".0") and one.reason), None)
 
     def _knows_exit(self, failure: FirstFailure | None) -> bool:
         """Tells whether an exit code can be named: the first failure's, or 0 once every node with tasks has reported all their ends."""

@@ -126,12 +126,24 @@ class Reporter:
             case.described = True
             if case.found is None or case.found.version < found.version:
                 case.found = found
-            case.head.describe(on_head_only=found.work.spec.on_head_only, walltime_seconds=walltime_of(found.work, case.row))
+            spec = found.work.spec
+            case.head.describe(
+                on_head_only=spec.on_head_only, is_launched=spec.is_launched, walltime_seconds=walltime_of(found.work, case.row)
+            )
             self._update_direction(key)
 
     def reports(self, key: Key) -> bool:
         """Tells whether this node is the attempt's reporter."""
         return key in self._cases
+
+    def node_cpus(self, key: Key) -> tuple[int, ...]:
+        """Returns the processors that an attempt has on each of its nodes, in rank order; empty: this node does not report it, or not all
+        nodes have said it.
+        """
+        case = self._cases.get(key)
+        members = case.head.members if case is not None else {}
+        found = tuple(members[node].cpus if node in members else 0 for node in case.head.nodes) if case is not None else ()
+        return found if all(found) else ()
 
     # ── the nodes (peers.interface.ReporterSide) ────────────────────────────────────────────────────────────────────────
 

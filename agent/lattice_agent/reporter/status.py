@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
-from lattice.lifecycle.settle import may_requeue, settle
+from lattice.lifecycle.settle import may_requeue, requeue_asked, settle
 from lattice.models.conditions import FINISHED, STAGED, STARTED, UNKILLABLE
 from lattice.units import format_time, parse_time
 from lattice.views.allocation import Condition
@@ -105,13 +107,18 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
         conditions = with_condition(conditions, FINISHED, FALSE, UNKILLABLE, verdict.message, generation=generation, now=at)
     if isinstance(verdict, Over):
         conditions = with_condition(conditions, FINISHED, TRUE, verdict.reason, verdict.message, generation=generation, now=at)
-        again = may_requeue(work.spec.lifecycle, verdict.reason, status.requeues, cancelled=work.spec.cancel is not None)
+        again = may_requeue(
+            work.spec.lifecycle, verdict.reason, status.requeues, cancelled=work.spec.cancel is not None,
+            asked=requeue_asked(work.spec.requeue_attempt, key.attempt), sensitive=work.spec.sensitive,
+        )  # fmt: skip
         begun_at = _moment(change.get("startTime") or status.start_time or status.scheduled_time)
         change["endTime"] = format_time(max(verdict.end or now, begun_at))
         if verdict.node:
             change["report"]["failed"] = verdict.node
         if verdict.exit_known:
             change["exit"] = _exit(verdict)
+        if verdict.launches is not None:
+            change["launches"] = msgspec.to_builtins(verdict.launches)
     settled = settle(
         conditions, lifecycle_type=work.spec.lifecycle.type, may_requeue=again, generation=generation, now=at, phase_before=status.phase
     )

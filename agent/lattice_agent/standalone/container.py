@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
-import subprocess
 from contextlib import suppress
 
 from lattice_agent.standalone import container_tasks, device_rules, hold, mount_targets, namespaces, private_tmp, streams, task_start
@@ -75,7 +75,7 @@ def run(request: dict[str, Any], report: int) -> None:
         answer = _make(making)
     except (ContainerFailure, hold.HoldFailure) as failure:
         answer = {"failure": str(failure), "reason": failure.reason}
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         answer = {"failure": f"the container cannot be made: {error}", "reason": ""}
     task_start.send(report, answer)
 
@@ -388,13 +388,18 @@ def _rank(mount: dict[str, Any]) -> tuple[bool, int]:
 
 
 def _call_runtime(request: dict[str, Any], *words: str) -> None:
-    """Calls the OCI runtime with its state in the bundle; raises ContainerFailure with what it says."""
+    """Calls the OCI runtime with its state in the bundle, with this process's descriptors, of which the first three are /dev/null.
+
+    Raises ContainerFailure with what it says.
+    """
     log = f"{request['bundle']}/{words[0]}.log"
     argv = [request["runtime"], "--root", request["state"], "--log", log, "--log-format", "json", *words]
-    quiet = subprocess.DEVNULL
-    code = subprocess.call(
-        argv, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", env={"PATH": container_tasks.PATH}, timeout=RUN_SECONDS
-    )  # fmt: skip
+    program = f"{os.path.basename(argv[0])} {words[0]}"
+    pid = os.posix_spawn(argv[0], argv, {"PATH": container_tasks.PATH}, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
+    code = container_tasks.await_end(pid, RUN_SECONDS)
+    if code is None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise ContainerFailure(f"{program} has not ended after {RUN_SECONDS:g} s")
     if code:
-        program = os.path.basename(request["runtime"])
-        raise ContainerFailure(f"{program} {words[0]} has ended with {code}: {container_tasks.last_message(log)}")
+        raise ContainerFailure(f"{program} has ended with {code}: {container_tasks.last_message(log)}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
@@ -27,7 +27,7 @@ GATE = 3
 """The descriptor at which the stub waits."""
 HIGH = 16
 """Descriptors of the caller are copied beyond this one before the low ones are given out."""
-EXEC_SECONDS, LOOK_SECONDS = 60.0, 0.002
+EXEC_SECONDS = 60.0
 
 
 class Container(Record):
@@ -47,6 +47,8 @@ class Container(Record):
     """The process of the runtime specification without arguments and variables."""
     label: str = ""
     """Begins the names of the files about a start, so that several callers do not write the same ones."""
+    filter: str = ""
+    """The path in the container of the filter of system calls that the stub sets; empty: the runtime does."""
     options: Sequence[str] = ()
     """What the stub sets before it becomes a task (stub.c)."""
 
@@ -129,8 +131,9 @@ def _exec(container: Container, calls: Sequence[Call], numbers: range, gate: int
 
 def _begin(container: Container, call: Call, number: int, gate: int, set_limits: Callable[[], None]) -> int:
     """Forks the runtime for one task, in the container's cgroup; the variables, Secrets among them, go through memory alone."""
+    filter_ = (f"filter={container.filter}",) if container.filter else ()
     document = container.process | {
-        "args": [container.stub, *container.options, container.workdir, *call.argv],
+        "args": [container.stub, *filter_, *container.options, container.workdir, *call.argv],
         "env": [f"{name}={value}" for name, value in call.environment.items()],
     }
     told = os.memfd_create("process")
@@ -171,18 +174,24 @@ def _file(container: Container, number: int, kind: str) -> str:
 
 def _await(container: Container, number: int, pid: int) -> None:
     """Waits until the runtime's process for a task has ended; raises OSError, with what the runtime says, where it failed or hangs."""
-    until = time.monotonic() + EXEC_SECONDS
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() > until:
-            raise OSError(f"the container does not answer for {EXEC_SECONDS:g} s: {os.path.basename(container.runtime)} exec hangs")
-        time.sleep(LOOK_SECONDS)
-    if status:
-        code = os.waitstatus_to_exitcode(status)
-        said = last_message(_file(container, number, "log"))
-        raise OSError(f"{os.path.basename(container.runtime)} exec has ended with {code}: {said}")
+    code, program = await_end(pid, EXEC_SECONDS), f"{os.path.basename(container.runtime)} exec"
+    if code is None:
+        raise OSError(f"the container does not answer for {EXEC_SECONDS:g} s: {program} hangs")
+    if code:
+        raise OSError(f"{program} has ended with {code}: {last_message(_file(container, number, 'log'))}")
+
+
+def await_end(pid: int, seconds: float) -> int | None:
+    """Waits until a child has ended, so long at most, and reaps it; returns its exit code, below 0 that of a signal; None: it goes on."""
+    watched = os.pidfd_open(pid)
+    try:
+        until = select.poll()
+        until.register(watched, select.POLLIN)
+        until.poll(1000 * seconds)
+    finally:
+        os.close(watched)
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def last_message(log: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """The format that is written; `state.journal.NEWEST` and the one before are read."""
-EXIT, RESERVE, CLAIM, CLOSED = "exit", "reserve", "shim", "closed"
+EXIT, RESERVE, CLAIM, CLOSED, TASKS = "exit", "reserve", "shim", "closed", "tasks"
 RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
 """Bytes reserved for an exit record, and for each task in it."""
 
@@ -129,6 +129,27 @@ def close_launches(run_directory: str) -> None:
 def are_launches_closed(run_directory: str) -> bool:
     """Tells whether no launch may begin in this attempt any more; True where its run directory is gone."""
     return os.path.exists(os.path.join(run_directory, CLOSED)) or not os.path.isdir(run_directory)
+
+
+# the tasks, until the end is written
+
+
+def note_tasks(run_directory: str, tasks: list[dict[str, Any]]) -> None:
+    """Writes the tasks that were started (`rank`, `pid`, `start`) into the run directory, where `note_task_end` adds their ends.
+
+    By these an exit code is known even where the shim is killed after the end of its tasks and before its exit record. Raises OSError.
+    """
+    lines = [str(FORMAT), *map(json.dumps, tasks)]
+    write_in_memory(run_directory, TASKS, "".join(f"{line}\n" for line in lines).encode())
+
+
+def note_task_end(run_directory: str, task: dict[str, Any]) -> None:
+    """Adds the end of a task, as the exit record will have it; raises OSError, also where `note_tasks` has written nothing."""
+    fd = os.open(os.path.join(run_directory, TASKS), os.O_WRONLY | os.O_APPEND)
+    try:
+        write_all(fd, f"{json.dumps(task)}\n".encode())
+    finally:
+        os.close(fd)
 
 
 # the end

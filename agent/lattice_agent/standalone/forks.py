@@ -47,10 +47,15 @@ def fork_into(procs: str) -> tuple[int, bool]:
             return _clone_into(os.path.dirname(procs)), True
         except OSError as error:
             if error.errno in FULL:
-                raise CgroupFull(
-                    error.errno, f"{os.strerror(error.errno)}: the allocation has no process or memory left: start fewer"
-                ) from error
+                raise refusal(error) from error
     return os.fork(), False
+
+
+def refusal(error: OSError) -> OSError:
+    """Returns the error of a process that the kernel does not make in a cgroup: CgroupFull where that is at its limits."""
+    if error.errno not in FULL:
+        return error
+    return CgroupFull(error.errno, f"{os.strerror(error.errno)}: the allocation has no process or memory left: start fewer")
 
 
 def _clone_into(directory: str) -> int:

@@ -17,7 +17,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from lattice_agent.standalone import cgroup_signals, durable, forks, frames, keeper_link, leftovers, meters, task_start
+from lattice_agent.standalone import (
+    cgroup_signals,
+    durable,
+    forks,
+    frames,
+    keeper_link,
+    leftovers,
+    meters,
+    pmix_start,
+    stopped_ranks,
+    task_start,
+)
 from lattice_agent.standalone.frames import Frame, Output, RankEnded
 from lattice_agent.standalone.keeper_link import AgentLink, KeptFrames
 from lattice_agent.standalone.rank_start import LaunchDescription, Rank, RankFailure, RankStart
@@ -33,6 +44,8 @@ UNHEARD_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 """How often it looks then whether the attempt is over."""
 KILL_AGAIN_SECONDS = 0.1
+HOST_SECONDS = 30.0
+"""Time for the PMIx host to serve."""
 PMI_SECONDS = 1.0
 """How often PMI is asked what is due, while ranks wait for others."""
 DRAIN_READS = 32
@@ -58,6 +71,8 @@ class Keeper:
         self._reading = True
         self._input = RankInput(())
         self._told_room = -1
+        self._host_pid = 0
+        """The PMIx host's; 0: there is none."""
         self.execed, self.failure = False, ""
         self._opening = False
         """Whether ranks were let through the gate, and not all are known to execute their programs."""
@@ -78,8 +93,30 @@ class Keeper:
     def fork_ranks(self) -> None:
         """Forks all ranks, which run as the user then; raises RankFailure or OSError, with some of them left for `abandon`."""
         with entered(self.launch):
+            if self.launch.pmix_host and self._pmi is not None:
+                self._start_host()
             self.rank_start.prepare()
         self.rank_start.await_users()
+
+    def _start_host(self) -> None:
+        """Starts the PMIx host, and waits until it serves: ranks are forked with its variables. Raises RankFailure or OSError."""
+        launch = self.launch
+        self._host_pid, sock = pmix_start.start(launch)
+        user, group = (os.getuid() if launch.user is None else launch.user), (os.getgid() if launch.group is None else launch.group)
+        self._pmi.open_host(sock, user, group, pmix_start.PLACE)
+        fd, until, ready, why = sock.fileno(), time.monotonic() + HOST_SECONDS, False, ""
+        while not ready and not why:
+            task_start.await_readable(0.1, self._wake, *([fd] if fd in self._pmi else ()))
+            with suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+            self._reap()
+            if fd in self._pmi:
+                self._pmi.serve(fd, select.POLLIN | select.POLLOUT, time.monotonic())
+            ready, why = self._pmi.host_state
+            if time.monotonic() > until:
+                why = why or stopped_ranks.silence(self._host_pid, launch.node, HOST_SECONDS)
+        if not ready:
+            raise RankFailure(f"PMIx cannot be served: {why}")
 
     def start_ranks(self) -> None:
         """Has the forked ranks go up to the gate, and with `go` beyond it; raises RankFailure or OSError, as `fork_ranks`."""
@@ -101,7 +138,7 @@ class Keeper:
         self._end_group(0.0)
         while self._reap():
             cgroup_signals.kill(self.launch.work_kill)
-            select.select([self._wake], [], [], 0.01)
+            task_start.await_readable(0.01, self._wake)
 
     def _open_streams(self, rank: Rank) -> None:
         """Begins to read what one rank writes."""
@@ -176,15 +213,15 @@ class Keeper:
         if fd == self._wake:
             with suppress(BlockingIOError):
                 os.read(fd, 4096)
-        elif self.link.owns(fd):
-            self.link.serve(fd, events)
         elif fd in self._outputs:
             if not self.kept.full and not self._outputs[fd].read_rank(now):
                 self._close_output(fd)
-        elif fd == self.rank_start.executing:
-            pass  # what it says is read in each turn
         elif self._pmi is not None and fd in self._pmi:
             self._pmi.serve(fd, events, now)
+        elif self.link.owns(fd):
+            self.link.serve(fd, events)
+        elif fd == self.rank_start.executing:
+            pass  # what it says is read in each turn
         elif events & select.POLLOUT:
             self._input.write_ranks()
         elif events & (select.POLLERR | select.POLLHUP):
@@ -200,7 +237,7 @@ class Keeper:
             due.append(max(self._kill_at, self._kill_again))
         if self._pmi is not None and self._pmi.waiting and not self.done:
             due.append(now + PMI_SECONDS)
-        if self.done:
+        if self.done or (self.launch.lingers and all(rank.told for rank in self.ranks)):
             due.append(now + LOOK_SECONDS)
         return max(0.0, min(due, default=now + 3600.0) - now) + 0.001
 
@@ -342,11 +379,19 @@ class Keeper:
                 return False
             if pid == 0:
                 return True
-            if rank := ranks.get(pid):
+            if pid == self._host_pid:
+                self._note_host_end(os.waitstatus_to_exitcode(status))
+            elif rank := ranks.get(pid):
                 rank.end, rank.status = time.time(), status
                 rank.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
                 if self._pmi is not None:
                     self._pmi.ended(rank.asked.rank, rank.code, rank.signal, time.monotonic())
+
+    def _note_host_end(self, code: int) -> None:
+        """Notes that the PMIx host has ended, which is a failure while ranks run or are to run."""
+        self._host_pid = 0
+        if not self.done and (not self.ranks[0].pid or any(rank.status is None for rank in self.ranks)):
+            self._pmi.host_ended(max(0, code), max(0, -code))
 
     def _tell_ends(self, now: float) -> None:
         """Makes a frame of each rank's end, behind its output as far as that is in the pipes; after the last one, of the launch's."""
@@ -356,8 +401,12 @@ class Keeper:
             if rank.status is not None and not rank.told and self._has_output_of(rank, now):
                 rank.told = True
                 self._keep_ended(rank.asked.rank, rank.code, rank.signal)
-        if all(rank.told for rank in self.ranks):
+        if all(rank.told for rank in self.ranks) and not self._lingers():
             self._finish(now)
+
+    def _lingers(self) -> bool:
+        """Tells whether its ranks have ended well, and daemons that they have left behind go on, for which it lasts."""
+        return self.launch.lingers and all(rank.status == 0 for rank in self.ranks) and meters.is_populated(self.launch.work_kill)
 
     def _keep_ended(self, rank: int, code: int, ended_by: int) -> None:
         """Keeps a frame of a rank's end."""

@@ -147,16 +147,20 @@ def _born(path: str) -> float:
 
 
 def _runs_something(user: int) -> bool:
-    """Tells whether any process on the machine has the user's real uid."""
+    """Tells whether any process on the machine has the user's real uid; True, too, where that of one that is there cannot be read."""
     wanted = str(user).encode()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            with suppress(OSError, IndexError):
+            try:
                 fd = os.open(f"/proc/{entry}/status", os.O_RDONLY)
                 try:
                     said = os.read(fd, 4096)
                 finally:
                     os.close(fd)
-                if said.partition(b"\nUid:")[2].split(None, 1)[0] == wanted and b"\nState:\tZ" not in said:
-                    return True
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it has ended, or is another user's, which /proc hides
+            except OSError:
+                return True
+            if said.partition(b"\nUid:")[2].split(None, 1)[:1] == [wanted] and b"\nState:\tZ" not in said:
+                return True
     return False

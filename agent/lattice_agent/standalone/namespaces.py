@@ -75,10 +75,13 @@ def entered(procs: str) -> Iterator[None]:
 def _opened(procs: str) -> int:
     """Opens the mount namespace of the process that a cgroup file names, and reads the file again afterwards, since the pid may be reused.
 
-    Raises ProcessLookupError where it names another process then.
+    Raises ProcessLookupError where it is gone, or the file names another process then.
     """
     pid = _only_pid(procs)
-    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise ProcessLookupError("the process that keeps the work's software is gone") from error
     if _only_pid(procs) == pid:
         return fd
     os.close(fd)

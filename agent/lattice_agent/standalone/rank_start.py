@@ -18,14 +18,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from lattice_agent.standalone import container_tasks, forks, streams
+from lattice_agent.standalone import container_tasks, forks, rank_starter, streams
 from lattice_agent.standalone.records import Record
+from lattice_agent.standalone.stopped_ranks import stopped_sentence
 from lattice_agent.standalone.streams import OutputFile, StartFailure
 from lattice_agent.standalone.task_start import (
     NOTHING,
     PR_SET_PDEATHSIG,
     WORK_OOM_SCORE,
     WorkPlace,
+    await_readable,
     exec_sentence,
     give_up_new_privileges,
     join_own_keyring,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 READY_SECONDS, LOOK_SECONDS = 45.0, 1.0
 """Time for all ranks to stand at the gate; a directory or file that does not answer for longer fails the launch."""
+ENDED_SECONDS = 0.1
+"""How often ranks on their way to the gate are looked at for one that was killed: a look asks about each of them."""
 START_SECONDS = 55.0
 """Time for all ranks to execute their programs, from the fork or from the frame GO; the agent waits 60 s for the former."""
 AS_USER, AT_GATE = b"u", b"g"
@@ -50,8 +54,12 @@ MOST_SENTENCE = 4000
 """Bytes of one rank's failure: what a pipe takes whole."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where a program is looked up for an environment without PATH."""
+TRIMMED_CHARACTERS = 128 << 10
+"""With more characters of variables, their memory is given back to the kernel once the ranks have them, which takes half a millisecond."""
 CALLERS = ("PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD")
 """The beginnings of variables by which another rank, the caller perhaps, finds its PMI."""
+WEAKER = {"MPIR_CVAR_PMI_VERSION": ("MPICH_PMI_VERSION",), "JSM_JSRUN_PORT": ("SLURM_STEP_ID",)}
+"""Variables of a rank's PMI server that yield to the caller's own, and to those others."""
 RANK_FD = container_tasks.GATE + 1
 """The number at which a rank in a container finds the descriptor that it inherits."""
 
@@ -78,9 +86,17 @@ class LaunchDescription(WorkPlace):
     """Whether the ranks pass the gate as soon as all stand at it; else the frame GO opens it."""
     pmi: dict[str, Any] = NOTHING
     """The fields of `pmi.ranks.Service`; empty: no PMI is served."""
+    pmix_host: str = ""
+    """The program that serves PMIx to the ranks of this node; empty: none does."""
+    lingers: bool = False
+    """Whether it lasts until what its ranks have left behind has ended: daemons that an mpirun has started."""
     namespace_procs: Sequence[str] = ()
     """The files that name processes of root's in this scope that may keep the work's mount namespace, those asked first first."""
     meters: dict[str, str] = NOTHING
+    node: str = ""
+    """This node's name, for sentences."""
+    starter: str = ""
+    """The program that forks the ranks (`starter.c`); where it is not there, or of another release, the keeper itself does."""
 
     @property
     def ranks_procs(self) -> str:
@@ -189,6 +205,11 @@ class RankStart:
         self._begun, self._told = 0.0, b""
         self.exec_until = 0.0
         """When, on the monotonic clock, all ranks must have executed their programs."""
+        self._program = rank_starter.open_program("" if launch.container else launch.starter)
+        self._starter: rank_starter.RankStarter | None = None
+        """What says why a rank that it has forked could not begin; None: the ranks say so themselves."""
+        self._shared: dict[str, str] | None = None
+        """The caller's variables that all ranks get, until they have them; None: not chosen yet."""
         self._guard = -1
         """Of ranks in a container: they end where this is closed."""
 
@@ -225,31 +246,35 @@ class RankStart:
         """Waits until all ranks have written that they are so far; raises RankFailure."""
         if self._ready < 0:
             return
-        until = self._begun + READY_SECONDS
+        until, look = self._begun + READY_SECONDS, time.monotonic() + ENDED_SECONDS
         poll = select.poll()
         poll.register(self._ready, select.POLLIN)
         poll.register(self._failures, select.POLLIN)
         while self._arrived.count(place) < len(self.ranks):
-            ready = dict(poll.poll(1000 * LOOK_SECONDS))
+            ready = dict(poll.poll(1000 * ENDED_SECONDS))
+            now = time.monotonic()
             if self._failures in ready and (said := os.read(self._failures, 65536)):
-                raise failure_of(said)
+                raise self._failure(said)
             if self._ready in ready:
                 self._arrived += os.read(self._ready, 4096)
-            elif time.monotonic() > until:
-                raise RankFailure(f"not all of its ranks can begin: their directory or files do not answer for {READY_SECONDS:g} s")
-            if self._arrived.count(place) < len(self.ranks) and any(has_ended(rank.pid) for rank in self.ranks):
-                raise self._gone()
+            elif now > until:
+                why = f"not all of its ranks can begin: their directory or files do not answer for {READY_SECONDS:g} s"
+                raise RankFailure(self._stopped(self._ready, READY_SECONDS) or why)
+            if now >= look and self._arrived.count(place) < len(self.ranks):
+                if any(has_ended(rank.pid) for rank in self.ranks):
+                    raise self._gone()
+                look = now + ENDED_SECONDS
 
     def _gone(self) -> RankFailure:
         """Returns the failure of ranks that ended before they could begin."""
         said = self._said()
-        return failure_of(said) if said else RankFailure("a rank was killed before it could begin")
+        return self._failure(said) if said else RankFailure("a rank was killed before it could begin")
 
     def go(self) -> None:
         """Lets all ranks execute their programs, and waits until they have; raises RankFailure as `have_executed`."""
         self.open_gate()
         while not self.have_executed():
-            select.select([self._failures], [], [], LOOK_SECONDS)
+            await_readable(LOOK_SECONDS, self._failures)
 
     def open_gate(self) -> None:
         """Lets all ranks execute their programs; `have_executed` tells when they have."""
@@ -275,14 +300,20 @@ class RankStart:
         whole = self._failures < 0 or self._has_read_failures()
         if not whole and time.monotonic() < self.exec_until:
             return False
+        stopped = self._stopped(self._failures, START_SECONDS) if not whole else ""
         if self._failures >= 0:
             os.close(self._failures)
             self._failures = -1
         if self._told:
-            raise failure_of(self._told)
+            raise self._failure(self._told)
         if not whole:
-            raise RankFailure(f"not all of its ranks can execute their programs: a file does not answer for {START_SECONDS:g} s")
+            why = f"not all of its ranks can execute their programs: a file does not answer for {START_SECONDS:g} s"
+            raise RankFailure(stopped or why)
         return True
+
+    def _stopped(self, pipe: int, seconds: float) -> str:
+        """Returns the sentence on ranks that are stopped while they hold a pipe, after so many seconds; empty: none is."""
+        return stopped_sentence({rank.asked.rank: rank.pid for rank in self.ranks if rank.pid}, pipe, self.launch.node, seconds)
 
     def _has_read_failures(self) -> bool:
         """Reads what failing ranks have said; returns whether none can say more."""
@@ -294,12 +325,16 @@ class RankStart:
 
     def release(self) -> None:
         """Drops words and variables of the ranks, which have them; a launch may have many MiB."""
+        own = sum(sum(map(len, rank.asked.environment.values())) for rank in self.ranks)
+        large = own + sum(map(len, self.launch.environment.values())) > TRIMMED_CHARACTERS
         self.launch.environment.clear()
+        self._shared = None
         self.launch.argv.clear()
         self.launch.ranks.clear()
         for rank in self.ranks:
             rank.asked.environment, rank.asked.argv = NOTHING, ()
-        trim_memory()
+        if large:
+            trim_memory()
 
     def _said(self) -> bytes:
         """Returns what failing ranks have said so far."""
@@ -307,6 +342,14 @@ class RankStart:
         with suppress(BlockingIOError):
             return os.read(self._failures, 65536)
         return b""
+
+    def _failure(self, said: bytes) -> RankFailure:
+        """Returns the failure that the first rank has said: in a sentence, or as the step that has failed."""
+        if self._starter is None:
+            return failure_of(said)
+        number, step, error, exists = map(int, said.splitlines()[0].split())
+        asked = next(rank.asked for rank in self.ranks if rank.asked.rank == number)
+        return RankFailure(self._starter.failure(asked, step, error, exists=bool(exists)), number)
 
     def _open_ends(self, asked: RankDescription) -> Ends:
         """Opens the pipes of one rank, and the labelled files, to which the keeper writes; raises StartFailure."""
@@ -362,28 +405,57 @@ class RankStart:
         self._failures, failing = os.pipe()
         self._ready, arriving = os.pipe()
         waiting, self._gate = os.pipe()
-        keeper, (*beside, procs) = os.getpid(), self.launch.work_procs or [""]
+        gate = rank_starter.GateEnds(os.getpid(), waiting, arriving, failing)
         try:
             for rank in self.ranks:
-                ends = self.ends[rank.asked.local]
-                ends.pmi = self._connect(rank.asked.rank)
-                rank.start = time.time()
-                rank.pid, inside = forks.fork_into(procs)
-                if rank.pid == 0:
-                    self._become(rank.asked, ends, (waiting, arriving, failing), keeper, beside if inside else self.launch.work_procs)
-                ends.close_own()
+                self.ends[rank.asked.local].pmi = self._connect(rank.asked.rank)
+            if not self._start_by_program(gate):
+                self._fork_each(gate)
         finally:
             for fd in (failing, arriving, waiting):
                 os.close(fd)
 
+    def _start_by_program(self, gate: rank_starter.GateEnds) -> bool:
+        """Has the program start the ranks; returns False where there is none, or one of another release."""
+        if self._program < 0:
+            return False
+        starter, fd = rank_starter.RankStarter(self._program, self.launch), rank_starter.INHERITED_FD
+        asked = [rank.asked for rank in self.ranks]
+        environments = [self._environment(each, fd if self.ends[each.local].pmi >= 0 else -1) for each in asked]
+        try:
+            forked = starter.start(asked, self.ends, environments, gate)
+        except rank_starter.UnusableWords as words:
+            raise RankFailure(str(words), words.rank) from words
+        finally:
+            os.close(self._program)
+            self._program = -1
+        if forked is None:
+            return False
+        self._starter = starter
+        for rank, (pid, start) in zip(self.ranks, forked.begun, strict=False):
+            rank.pid, rank.start = pid, start
+        forked.check()
+        return True
+
+    def _fork_each(self, gate: rank_starter.GateEnds) -> None:
+        """Forks this process for each rank."""
+        *beside, procs = self.launch.work_procs or [""]
+        for rank in self.ranks:
+            ends = self.ends[rank.asked.local]
+            rank.start = time.time()
+            rank.pid, inside = forks.fork_into(procs)
+            if rank.pid == 0:
+                self._become(rank.asked, ends, gate, beside if inside else self.launch.work_procs)
+            ends.close_own()
+
     # the process that becomes a rank
 
-    def _become(self, asked: RankDescription, ends: Ends, gate: tuple[int, int, int], keeper: int, joins: Sequence[str]) -> NoReturn:
-        """Turns a fresh fork into a rank, which waits at the gate (its ends: where it opens, who is there, what fails), then executes."""
+    def _become(self, asked: RankDescription, ends: Ends, gate: rank_starter.GateEnds, joins: Sequence[str]) -> NoReturn:
+        """Turns a fresh fork into a rank, which waits at the gate, then executes; `starter.c` takes the same steps in the same order."""
         launch, argv = self.launch, asked.argv or self.launch.argv
         environment: dict[str, str] = {}
         try:
-            close_others(ends.out, ends.err, ends.into, ends.pmi, *gate)
+            close_others(ends.out, ends.err, ends.into, ends.pmi, gate.waiting, gate.arriving, gate.failing)
             for procs in joins:
                 write_file(procs, b"0")
             score_for_oom(WORK_OOM_SCORE)
@@ -393,7 +465,7 @@ class RankStart:
             if asked.cpus:
                 os.sched_setaffinity(0, asked.cpus)
             launch.identity.become()
-            os.write(gate[1], AS_USER)
+            os.write(gate.arriving, AS_USER)
             if launch.hold_procs:
                 give_up_new_privileges()
             join_own_keyring()
@@ -405,16 +477,15 @@ class RankStart:
                 environment["SLURM_TASK_PID"] = str(os.getpid())
             set_soft_limits(launch.soft_limits)
             program = find_program(argv[0], environment.get("PATH", PATH))
-            waiting, arriving, _ = gate
-            os.write(arriving, AT_GATE)
-            os.close(arriving)
-            if os.read(waiting, 1) == b"1" and os.getppid() == keeper:
+            os.write(gate.arriving, AT_GATE)
+            os.close(gate.arriving)
+            if os.read(gate.waiting, 1) == b"1" and os.getppid() == gate.keeper:
                 os.execve(program, list(argv), environment)  # noqa: S606 - this is what a keeper is for
             os._exit(127)
         except StartFailure as failure:
-            say_failure(gate[2], asked.rank, str(failure))
+            say_failure(gate.failing, asked.rank, str(failure))
         except BaseException as error:
-            say_failure(gate[2], asked.rank, exec_sentence(argv, environment, error))
+            say_failure(gate.failing, asked.rank, exec_sentence(argv, environment, error))
         finally:
             os._exit(127)
 
@@ -443,8 +514,12 @@ class RankStart:
 
         The caller's own way to PMI is none of a rank's.
         """
-        own = {name: value for name, value in self.launch.environment.items() if not name.startswith(CALLERS)}
-        return own | asked.environment | (dict(self._variables(asked.rank, fd)) if fd >= 0 else {})
+        if self._shared is None:
+            self._shared = {name: value for name, value in self.launch.environment.items() if not name.startswith(CALLERS)}
+        own = self._shared | asked.environment
+        served = dict(self._variables(asked.rank, fd)) if fd >= 0 else {}
+        weaker = {name for name, others in WEAKER.items() if name in own or any(other in own for other in others)}
+        return own | {name: value for name, value in served.items() if name not in weaker}
 
     # in a container
 
@@ -499,10 +574,10 @@ def open_input(path: str) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise StartFailure(f"the input file {path!r} cannot be opened: {error.strerror}") from error
+        raise streams.unopened_input(path, error.errno or 0) from error
     if streams.is_of_kernel(fd):
         os.close(fd)
-        raise StartFailure(f"the input file {path!r} belongs to the kernel; let the program itself open it, or name a copy of it")
+        raise streams.unsuitable_input(path)
     return fd
 
 

@@ -12,13 +12,28 @@ else:
         return lambda cls: cls
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}
+"""The names of each class of which there was an instance."""
+
+
+def _names_of(cls: type) -> tuple[str, ...]:
+    """Returns the names that a class and its bases annotate, in order, those of the bases first."""
+    found = _NAMES.get(cls)
+    if found is None:
+        found = _NAMES[cls] = tuple(name for base in reversed(cls.__mro__) for name in base.__dict__.get("__annotations__", ()))  # noqa: RUF063
+    return found
+
+
 @dataclass_transform()
 class Record:
     """Holds the values that a class and its bases annotate, given by position or by name; one with a value in the class may be left out."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Raises TypeError for a value that is missing, unknown or one too many."""
-        names = tuple(name for cls in reversed(type(self).__mro__) for name in cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
+        names = _names_of(type(self))
+        if len(given) == len(names) and not named:
+            self.__dict__.update(zip(names, given, strict=True))
+            return
         values = dict(zip(names, given, strict=False))
         missing = [name for name in names[len(given) :] if name not in named and not hasattr(type(self), name)]
         wrong = [name for name in named if name in values or name not in names]

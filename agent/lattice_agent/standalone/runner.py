@@ -101,12 +101,12 @@ class Runner:
         try:
             read_end, write_end = os.pipe()
             launch = request.get("launch", {})
-            if request["op"] == "keep":
-                load_keeper(request)
+            load_needed(request)
             procs = launch.get("shim_procs") or launch.get("keep_procs") or request.get("procs", "")
             pid, inside = self._shim.forks.fork_into(procs)
         except OSError as error:
-            self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
+            unfit = not isinstance(error, self._shim.forks.CgroupFull)  # a cgroup at its limit is its own work's affair
+            self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": unfit})
             return
         if pid == 0:
             if inside:
@@ -201,15 +201,19 @@ def make_container(request: dict[str, Any], report: int) -> None:
     container.run(request, report)
 
 
-def load_keeper(request: dict[str, Any]) -> None:
-    """Loads the code of keepers, and of PMI where the launch asks for it, before the fork: thousands of keepers need not load it each.
+def load_needed(request: dict[str, Any]) -> None:
+    """Loads the code of keepers, of PMI where the launch asks for it, and of containers before the fork: thousands of children need not
+    load it each, and a node where nobody asks for them has none of it.
 
     Whatever fails fails again in the child, which says so.
     """
     with contextlib.suppress(Exception):
-        importlib.import_module("lattice_agent.standalone.keeper")
-        if request.get("launch", {}).get("pmi"):
-            importlib.import_module("lattice_agent.standalone.pmi.ranks")
+        if request["op"] == "container":
+            importlib.import_module("lattice_agent.standalone.container")
+        elif request["op"] == "keep":
+            importlib.import_module("lattice_agent.standalone.keeper")
+            if request.get("launch", {}).get("pmi"):
+                importlib.import_module("lattice_agent.standalone.pmi.ranks")
 
 
 def keep_launch(request: dict[str, Any], report: int) -> None:

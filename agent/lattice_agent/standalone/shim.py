@@ -264,6 +264,14 @@ class Shim:
             if task := self.tasks.get(pid):
                 task.end, task.status = self.watch.now(), status
                 task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
+                with suppress(OSError):  # there is no room, or the start has failed: the exit record tells
+                    durable.note_task_end(self.launch.run_directory, _task_entry(task))
+
+    def note_tasks(self) -> None:
+        """Notes the tasks that were started, and from now on each end: this process may be killed before it writes the record."""
+        with suppress(OSError):
+            started = [{"rank": task.rank, "pid": task.pid, "start": task.start} for task in self.tasks.values()]
+            durable.note_tasks(self.launch.run_directory, started)
 
     def record(self, failure: str, *, unfit: bool = False) -> bytes:
         """Returns the content of the exit record; with a `failure` it holds no tasks. `unfit`: the node is at fault."""
@@ -342,6 +350,8 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
             os.chdir(launch.workdir)
         except OSError as error:
             raise StartFailure(f"the working directory {launch.workdir!r} cannot be entered: {error.strerror}") from error
+        if "SLURM_PROCID" in environment:
+            environment["SLURM_TASK_PID"] = str(os.getpid())
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(ends[0], 1)
         os.dup2(ends[1], 2)
@@ -378,6 +388,7 @@ def run(launch: Launch, report: int) -> None:
         leftovers.separate_ipc()
         failure, unfit = _start(shim)
     if not failure:
+        shim.note_tasks()
         send(report, {"running": running})
         os.close(report)
         shim.copy_output()

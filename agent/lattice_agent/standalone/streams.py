@@ -85,9 +85,9 @@ def check_output(path: str) -> bool:
     except OSError:
         return False  # opening it says why, or makes it
     if not (_takes_output(found) or stat.S_ISDIR(found.st_mode)):
-        raise _unsuitable(path)
+        raise unsuitable_output(path)
     if stat.S_ISFIFO(found.st_mode) and not os.access(path, os.W_OK, effective_ids=True):
-        raise StartFailure(f"the output file {path!r} cannot be opened: {os.strerror(errno.EACCES)}")
+        raise unopened_output(path, errno.EACCES)
     return stat.S_ISFIFO(found.st_mode)
 
 
@@ -101,12 +101,11 @@ def open_output(path: str, *, truncate: bool) -> int:
     try:
         fd = os.open(path, flags, 0o644)
     except OSError as error:
-        why = "is a pipe that nobody reads" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
-        raise StartFailure(f"the output file {path!r} {why}") from error
+        raise unopened_output(path, error.errno or 0) from error
     found = os.fstat(fd)
     if not _takes_output(found) or is_of_kernel(fd):
         os.close(fd)
-        raise _unsuitable(path)
+        raise unsuitable_output(path)
     os.set_blocking(fd, stat.S_ISREG(found.st_mode))  # a pipe that nobody empties must not hold the work up
     return fd
 
@@ -117,9 +116,25 @@ def _takes_output(found: os.stat_result) -> bool:
     return is_null or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
 
 
-def _unsuitable(path: str) -> StartFailure:
+def unopened_output(path: str, error: int) -> StartFailure:
+    """Makes the error for a file for output that the kernel does not open."""
+    why = "is a pipe that nobody reads" if error == errno.ENXIO else f"cannot be opened: {os.strerror(error)}"
+    return StartFailure(f"the output file {path!r} {why}")
+
+
+def unsuitable_output(path: str) -> StartFailure:
     """Makes the error for a file that may not take output."""
     return StartFailure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
+
+
+def unopened_input(path: str, error: int) -> StartFailure:
+    """Makes the error for a file for input that the kernel does not open."""
+    return StartFailure(f"the input file {path!r} cannot be opened: {os.strerror(error)}")
+
+
+def unsuitable_input(path: str) -> StartFailure:
+    """Makes the error for a file that may not be input."""
+    return StartFailure(f"the input file {path!r} belongs to the kernel; let the program itself open it, or name a copy of it")
 
 
 def is_of_kernel(fd: int) -> bool:
@@ -159,6 +174,19 @@ class LogStream:
         self._segment_bytes = max(4096, keep_bytes // SEGMENTS)
         self._fd, self._number, self._size = -1, 0, 0
         self._position, self._lost = 0, 0
+
+    def continue_segment(self, number: int, size: int, position: int) -> None:
+        """Goes on behind the first `size` bytes of a segment that an earlier process began; `position`: the stream's bytes up to there.
+
+        Raises OSError.
+        """
+        fd = os.open(f"{self._prefix}{number}", os.O_WRONLY | os.O_APPEND)
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd, self._number, self._size, self._position = fd, number, size, position
 
     def write(self, now: float, data: bytes) -> None:
         """Appends the data as records of at most 256 KiB with the time `now` (seconds since the epoch); counts bytes that are refused."""

@@ -1,10 +1,13 @@
 /*
  * The program of Lattice's in every container, static and without dependencies:
  *
- *   stub                         process 1 of a container: reaps whoever loses his parent, until it is killed
- *   stub [umask=OCTAL] [soft=NUMBER:VALUE]... DIRECTORY ARGUMENT...
+ *   stub [filter=FILE]           process 1 of a container: reaps whoever loses his parent, until it is killed
+ *   stub [filter=FILE] [umask=OCTAL] [soft=NUMBER:VALUE]... DIRECTORY ARGUMENT...
  *                                a task: waits at descriptor 3 until it stands in its cgroup, and becomes the work, with this umask
  *                                and these soft limits (RLIMIT_* by number; -1: none) as far as the hard ones allow
+ *
+ * The file of `filter` holds a compiled seccomp filter, which is set before anything else. Nobody can trace the stub until then: a
+ * program that its user cannot read (mode 0111) is not dumpable.
  *
  * cc -static -Os -s -Wall -Wextra -o stub stub.c
  */
@@ -12,19 +15,21 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALS = 64, MOST = 32 };
+#include "signals.h"
+
+enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, MOST = 32 };
 
 #define SCRIPT "/.lattice/script"
 
@@ -35,6 +40,23 @@ static void refuse(int code, const char *what, const char *said, const char *mor
 {
 	dprintf(2, "lattice: %.200s %s%s\n", what, said, more);
 	_exit(code);
+}
+
+/* Sets the seccomp filter that a file holds; ends this process where that is not possible, so that nothing runs without it. */
+static void set_filter(const char *path)
+{
+	static struct sock_filter steps[BPF_MAXINSNS + 1];
+	int file = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = file < 0 ? -1 : read(file, steps, sizeof steps);
+
+	if (got < 0)
+		refuse(NOT_EXECUTABLE, path, "cannot be read: ", strerror(errno));
+	close(file);
+	if (!got || got % (ssize_t)sizeof *steps || got == sizeof steps)
+		refuse(NOT_EXECUTABLE, path, "is no filter of system calls", "");
+	struct sock_fprog filter = { .len = (unsigned short)(got / (ssize_t)sizeof *steps), .filter = steps };
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0UL, &filter))
+		refuse(NOT_EXECUTABLE, path, "cannot be set as the filter of system calls: ", strerror(errno));
 }
 
 /* Reaps children until it is killed; process 1 has no other task. */
@@ -53,19 +75,6 @@ static void hold(void)
 		sigaddset(&child, SIGCHLD);
 		sigwait(&child, &number);
 	}
-}
-
-/* Restores every signal's default, those of the C library included, since some are ignored by whoever began this process. */
-static void reset_signals(void)
-{
-	struct { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; } plain = { SIG_DFL, 0, NULL, 0 };
-	sigset_t none;
-
-	for (int number = 1; number <= SIGNALS; number++)
-		if (number != SIGKILL && number != SIGSTOP)
-			syscall(SYS_rt_sigaction, number, &plain, NULL, 8UL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 /* Waits until the shim has moved this process; ends it where the shim is gone, and has the kernel end it with the shim from now on. */
@@ -174,6 +183,10 @@ int main(int argc, char **argv)
 	char *options[MOST];
 	int count = 0;
 
+	if (argc > 1 && !strncmp(argv[1], "filter=", 7)) {
+		set_filter(*++argv + 7);
+		argc--;
+	}
 	while (argc > 1 && count < MOST && (!strncmp(argv[1], "umask=", 6) || !strncmp(argv[1], "soft=", 5))) {
 		options[count++] = *++argv;
 		argc--;
@@ -187,6 +200,11 @@ int main(int argc, char **argv)
 	setsid();
 	while (count)
 		set(options[--count]);
+	if (getenv("SLURM_PROCID")) {
+		char pid[24];
+		snprintf(pid, sizeof pid, "%d", (int)getpid());
+		setenv("SLURM_TASK_PID", pid, 1);
+	}
 	if (chdir(argv[1]))
 		refuse(NOT_FOUND, argv[1], "cannot be entered as the working directory in the image: ", strerror(errno));
 	const char *path = getenv("PATH");

@@ -7,14 +7,16 @@ It is of standard library alone, for shim and keeper, which start the tasks of a
 # ruff: noqa: PTH110, PTH115
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enumerations of `signal`, slow where each rank sets sixty
 import ctypes
 import errno
 import fcntl
 import json
 import os
 import resource
+import select
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from lattice_agent.standalone import namespaces, private_tmp, scratch_mount
@@ -32,6 +34,7 @@ RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64"
 JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
 NAMESPACE_FD = 100
 """The descriptor of a shim or keeper that keeps the mount namespace in which it forks work, so that a keeper after it forks there too."""
+NEW_PRIVILEGES_STAY = "the privileges of programs cannot be given up"
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 NOTHING: dict[str, Any] = {}
 """The value of fields that may be left out; nobody changes it."""
@@ -107,15 +110,21 @@ class WorkPlace(NamedRecord):
                 keep_namespace()
             yield
 
+    @property
+    def limits(self) -> list[tuple[bool, int, int]]:
+        """Returns the resource limits of the work in the order in which they are set: whether only the soft one is, RLIMIT_*, its value."""
+        found = [(False, limit, resource.RLIM_INFINITY) for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK)]
+        found.append((False, resource.RLIMIT_NOFILE, self.open_files))
+        if self.core_bytes is not None:
+            found.append((True, resource.RLIMIT_CORE, self.core_bytes))
+        if self.max_processes:
+            found.append((False, resource.RLIMIT_NPROC, self.max_processes))
+        return found
+
     def set_limits(self) -> None:
         """Sets the resource limits of the work, as far as this process may, for itself and its descendants."""
-        for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
-            raise_limit(limit, resource.RLIM_INFINITY)
-        raise_limit(resource.RLIMIT_NOFILE, self.open_files)
-        if self.core_bytes is not None:
-            limit_softly(resource.RLIMIT_CORE, self.core_bytes)
-        if self.max_processes:
-            raise_limit(resource.RLIMIT_NPROC, self.max_processes)
+        for softly, limit, wanted in self.limits:
+            (limit_softly if softly else raise_limit)(limit, wanted)
 
 
 # the process that keeps work
@@ -139,6 +148,14 @@ def detach(report: int, name: bytes) -> None:
         os.dup2(null, fd)
     os.close(null)
     raise_limit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def await_readable(seconds: float, *fds: int) -> None:
+    """Waits until something can be read from one of these descriptors, so long at most; unlike select(2) it knows those above 1023."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    poll.poll(1000 * seconds)
 
 
 def catch_child_ends() -> int:
@@ -220,12 +237,12 @@ def set_namespace(fd: int, kind: int) -> None:
 def reset_signals() -> None:
     """Restores all signal handlers and the mask, so that the work inherits no signal that Python ignores."""
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    for number in _signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        _signal.signal(number, _signal.SIG_DFL)
     call = RT_SIGACTION.get(os.uname().machine)
     for hidden in (32, 33) if call else ():  # the C library's own, which its functions do not let anybody set
         _libc.syscall(call, hidden, bytes(32), None, 8)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def give_up_new_privileges() -> None:
@@ -235,7 +252,7 @@ def give_up_new_privileges() -> None:
     """
     nothing = ctypes.c_ulong(0)
     if _libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
-        raise OSError(ctypes.get_errno(), "the privileges of programs cannot be given up")
+        raise OSError(ctypes.get_errno(), NEW_PRIVILEGES_STAY)
 
 
 def join_own_keyring() -> None:
@@ -249,18 +266,30 @@ def exec_sentence(argv: Sequence[str], environment: dict[str, str], error: BaseE
     """Returns the sentence on a command that cannot be executed: the kernel's message, and what is missing or too long where that can be
     told.
     """
-    command = argv[0] if len(argv[0]) <= 200 else argv[0][:200] + "…"
+    path = environment.get("PATH", "") if shows_path else None
+    return failed_exec(argv[0], path, error, lambda: os.path.exists(argv[0]), lambda: count_characters(argv, environment))
+
+
+def failed_exec(command: str, path: str | None, error: BaseException, exists: Callable[[], bool], characters: Callable[[], int]) -> str:
+    """Returns the sentence on a command that cannot be executed, as `exec_sentence`: `path` is what PATH holds, None where that is not
+    said, `exists` tells whether the command's file does, `characters` how many its arguments and variables have.
+    """
+    short = command if len(command) <= 200 else command[:200] + "…"
     said = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    sentence = f"{command!r} cannot be executed: {said}"
+    sentence = f"{short!r} cannot be executed: {said}"
     if isinstance(error, FileNotFoundError):
-        if "/" not in argv[0]:
-            return f"{sentence}; it is not in PATH" + (f"={environment.get('PATH', '')}" if shows_path else "")
-        if os.path.exists(argv[0]):
+        if "/" not in command:
+            return f"{sentence}; it is not in PATH" + (f"={path}" if path is not None else "")
+        if exists():
             return f"{sentence}; the file exists, but not the interpreter that it names"
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
-        size = sum(map(len, argv)) + sum(len(name) + len(value) + 2 for name, value in environment.items())
-        return f"{sentence}; arguments and environment have {size} characters, one of them may have 131071"
+        return f"{sentence}; arguments and environment have {characters()} characters, one of them may have 131071"
     return sentence
+
+
+def count_characters(argv: Sequence[str], environment: dict[str, str]) -> int:
+    """Returns how many characters arguments and variables have, with what stands between and behind those of a variable."""
+    return sum(map(len, argv)) + sum(map(len, environment)) + sum(map(len, environment.values())) + 2 * len(environment)
 
 
 # system calls

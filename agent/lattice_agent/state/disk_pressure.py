@@ -114,7 +114,7 @@ def free_space(journal: Journal, now: float) -> list[str]:
     for key in journal.settled():
         directory = journal.directory(key)
         freed = 0
-        for stream in ("stdout", "stderr"):
+        for stream in ("stdout", "stderr", "launches"):
             with suppress(OSError):  # another one may give way
                 freed += log_store.shed(directory, stream, now)
         if freed:

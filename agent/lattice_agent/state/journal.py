@@ -25,6 +25,8 @@ from lattice.formats import check_format
 from lattice.units import is_digits
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered, Running, Seen
 from lattice_agent.standalone import durable
+from lattice_agent.state import task_notes
+from lattice_agent.state.entry_failure import with_entry_failure
 from lattice_agent.work.environment import Account
 
 FORMAT, NEWEST = 1, 2
@@ -176,11 +178,13 @@ class Journal:
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
-        """Returns the attempt's exit record; None: it has not ended, or its shim died before it could write.
+        """Returns the attempt's exit record, in which a failure of its entrypoint's launch stands for its client's exit code; None: it has
+        not ended, or its shim died before it could write.
 
         Raises Corrupt for an unknown format.
         """
-        return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
+        found = _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
+        return with_entry_failure(found, self.run_directory(key)) if found is not None else None
 
     def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
         """Writes an exit record without tasks, for an attempt that had none here or never began: in memory, and if possible on disk.
@@ -191,6 +195,21 @@ class Journal:
         durable.write_in_memory(str(self.run_directory(key)), durable.EXIT, text)
         with suppress(OSError):
             durable.write_exit(str(self.directory(key)), text)
+
+    def recover_exit(self, key: Key, end: float) -> ExitRecord | None:
+        """Writes and returns the exit record of an attempt whose shim was killed before it did, by the ends of tasks that it has noted.
+
+        None: they do not tell how the attempt has ended. The caller has made sure that no shim lives; `end`: seconds since the epoch.
+        """
+        run_directory, entry = self.run_directory(key), self.entry(key)
+        tasks = task_notes.known_ends(run_directory)
+        if not tasks or entry is None:
+            return None
+        text = durable.encode_exit(key.uid, key.attempt, entry.boot, [msgspec.to_builtins(task) for task in tasks], end)
+        durable.write_in_memory(str(run_directory), durable.EXIT, text)
+        with suppress(OSError):
+            durable.write_exit(str(self.directory(key)), text)
+        return self.exit_record(key)
 
     def write_place(self, key: Key, place: Mapping[str, object]) -> None:
         """Keeps where an attempt's work runs on this node (`task_start.WorkPlace`) in its run directory, for launches of a later agent."""
@@ -207,6 +226,17 @@ class Journal:
         """
         if self.run_directory(key).is_dir():
             durable.write_in_memory(str(self.run_directory(key)), "order", f"{FORMAT}\n{order.at!r} {order.why}\n".encode())
+
+    def note_signal(self, key: Key) -> bool:
+        """Notes that the signal before the end is about to be sent; False: it was before, or the attempt has no run directory here."""
+        with suppress(FileExistsError, FileNotFoundError):
+            os.close(os.open(self.run_directory(key) / "signalled", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            return True
+        return False
+
+    def has_signalled(self, key: Key) -> bool:
+        """Tells whether `note_signal` has noted it since the last boot."""
+        return (self.run_directory(key) / "signalled").exists()
 
     def close_launches(self, key: Key) -> None:
         """Lets no launch begin in an attempt any more; nothing without its run directory, where none can begin."""

@@ -93,6 +93,11 @@ class LogReader:
         """Returns how many bytes of the stream lie before the next entry."""
         return self._position
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Returns the number of the open segment, and how many of its bytes were read; zeros: none is open."""
+        return (self._number, self._file.tell()) if self._file is not None else (0, 0)
+
     def close(self) -> None:
         """Closes the open segment."""
         if self._file:

@@ -12,8 +12,8 @@ from lattice_agent.work.devices import DeviceEdits, DeviceNode
 from lattice_agent.work.environment import Account
 
 OWN: Final = "/.lattice"
-STUB, SCRIPT = f"{OWN}/stub", f"{OWN}/script"
-"""Where the container shows Lattice's own program, and the work's script."""
+STUB, SCRIPT, FILTER = f"{OWN}/stub", f"{OWN}/script", f"{OWN}/filter"
+"""Where the container shows Lattice's own program, the work's script, and the filter of system calls."""
 _WORLD: Final = ["nosuid", "noexec", "nodev"]
 _MOUNTS: Final[tuple[dict[str, Any], ...]] = (
     {"destination": "/proc", "type": "proc", "source": "proc", "options": _WORLD},
@@ -50,9 +50,10 @@ class StartedContainer:
 
 
 def runtime_config(
-    work: NodeWork, account: Account, *, cgroup: str, filter_: Mapping[str, Any], devices: DeviceEdits
+    work: NodeWork, account: Account, *, cgroup: str, filter_: Mapping[str, Any] | None, devices: DeviceEdits
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the bundle's config.json but for the root's path and the mounts of what is the node's.
+    """Returns the bundle's config.json but for the root's path and the mounts of what is the node's; with `filter_` None the stub sets
+    the filter of system calls, of the file `FILTER`, in place of the runtime.
 
     Process 1 is the stub, as the user and without capabilities: whatever an image or a user put in its place would be no more than his.
     """
@@ -60,7 +61,8 @@ def runtime_config(
     config: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False, "user": {"uid": account.uid, "gid": account.gid}, "args": [STUB], "env": [], "cwd": "/",
+            "terminal": False, "user": {"uid": account.uid, "gid": account.gid}, "env": [], "cwd": "/",
+            "args": [STUB] if filter_ is not None else [STUB, f"filter={FILTER}"],
             "noNewPrivileges": True, "capabilities": _no_capabilities(),
         },
         "root": {"path": "", "readonly": not work.writable},
@@ -70,7 +72,7 @@ def runtime_config(
             "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "mount"}],
             "resources": {"devices": [{"allow": False, "access": "rwm"}, *(_allowed(node) for node in devices.nodes)]},
             "devices": [_device(node) for node in devices.nodes],
-            "seccomp": dict(filter_),
+            **({"seccomp": dict(filter_)} if filter_ is not None else {}),
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
         },
@@ -91,12 +93,13 @@ def task_process(account: Account, devices: DeviceEdits) -> dict[str, Any]:
 
 def node_binds(
     account: Account, workdir: str, *, stub: str, script: str, private_tmp: bool, shared: Sequence[str], devices: DeviceEdits,
-    launches: str = "",
+    launches: str = "", call_filter: str = "",
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Returns what a container shows of its node, in the order of its mounting, as entries of the request to `standalone.container`.
 
     Those are the site's directories, home and working directory of the user (`workdir` empty: it is not the node's), files of the network,
     and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none. `launches`: the directory of `srun`.
+    `call_filter`: the file of the filter that the stub sets.
     """
     found = [] if private_tmp else [bind("/tmp"), bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
     found += [bind(path, optional=True, listed=True) for path in shared]
@@ -105,6 +108,8 @@ def node_binds(
         found.append(bind(workdir, target="", own=True))
     found += [bind(path, optional=True, options=_BIND_READ_ONLY) for path in ("/etc/resolv.conf", "/etc/hosts")]
     found.append(bind(stub, target=STUB, options=_BIND_READ_ONLY))
+    if call_filter:
+        found.append(bind(call_filter, target=FILTER, options=_BIND_READ_ONLY))
     if launches:
         found.append(bind(launches, optional=True, options=_BIND_READ_ONLY))
     if script:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lattice.launches.variables import fold_counts
 from lattice.software.chosen_views import MountedSoftware
 from lattice.units import fold_nodes
-from lattice_agent.attempts import NodeWork
+from lattice_agent.attempts import AskedTasks, NodeWork
+from lattice_agent.work.mpi_launchers import tasks_of_nodes
 
 NO_SOFTWARE = MountedSoftware()
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -110,11 +112,15 @@ def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
 
 
 def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
-    """Returns the variables that differ between the tasks of one node; `local_rank` counts these from 0."""
+    """Returns the variables that differ between the tasks of one node; `local_rank` counts these from 0.
+
+    SLURM_TASK_PID is the shim's, which knows it.
+    """
     rank = work.first_rank + local_rank
     own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
     if work.slurm_env:
-        own |= {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank)}
+        gtids = ",".join(str(work.first_rank + local) for local in range(work.tasks))
+        own |= {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank), "SLURM_GTIDS": gtids}
     return own
 
 
@@ -134,15 +140,50 @@ def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
             "SLURM_JOB_NODELIST": nodes,
             "SLURM_NNODES": str(len(work.nodes)),
             "SLURM_JOB_NUM_NODES": str(len(work.nodes)),
+            "SLURM_TASKS_PER_NODE": fold_counts(tasks_of_nodes(work)),
             "SLURM_NODEID": str(work.rank_of_node),
             "SLURM_SUBMIT_DIR": workdir,
             "SLURM_JOB_PARTITION": work.vcluster,
             "SLURM_JOB_ACCOUNT": work.tenant,
             "SLURMD_NODENAME": work.node,
             "SLURM_RESTART_COUNT": str(work.key.attempt - 1),
+            "SLURM_PRIO_PROCESS": "0",
+            "SLURM_TOPOLOGY_ADDR": work.node,
+            "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         }
-        | {name: value for name, value in (("SLURM_UENV", work.uenv), ("SLURM_UENV_VIEW", work.view)) if value}
+        | {name: value for name, value in _where_known(work) if value}
+        | _slurm_of_asked(work.asked)
     )
+
+
+def _where_known(work: NodeWork) -> tuple[tuple[str, str], ...]:
+    """Returns the SLURM_* variables whose values may be empty, which are not set then."""
+    return (
+        ("SLURM_UENV", work.uenv), ("SLURM_UENV_VIEW", work.view), ("SLURM_CLUSTER_NAME", work.cluster_name),
+        ("SLURM_SUBMIT_HOST", work.submit_host), ("SLURM_JOB_CPUS_PER_NODE", fold_counts(work.node_cpus)),
+    )  # fmt: skip
+
+
+def slurm_of_host(work: NodeWork, account: Account, cpus: int, gpus: int = 0) -> dict[str, str]:
+    """Returns the SLURM_* variables that a job finds of its node and user: who it runs as, the processors and GPUs that it has here."""
+    if not work.slurm_env:
+        return {}
+    found = {"SLURM_JOB_UID": str(account.uid), "SLURM_JOB_GID": str(account.gid), "SLURM_CPUS_ON_NODE": str(cpus)}
+    if gpus:
+        found |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": ",".join(map(str, range(gpus)))}
+    return found
+
+
+def _slurm_of_asked(asked: AskedTasks) -> dict[str, str]:
+    """Returns the SLURM_* variables that a job finds of what was asked for its tasks; none of what was not."""
+    layout, size = asked.layout, ""
+    if layout.startswith("plane=") and ":" not in layout:
+        layout, _, size = layout.partition("=")
+    found = {
+        "SLURM_NTASKS_PER_NODE": asked.per_node, "SLURM_CPUS_PER_TASK": asked.cpus, "SLURM_GPUS_PER_TASK": asked.gpus,
+        "SLURM_DISTRIBUTION": layout, "SLURM_DIST_PLANESIZE": size,
+    }  # fmt: skip
+    return {name: str(value) for name, value in found.items() if value}
 
 
 def compose(
@@ -173,12 +214,16 @@ def with_programs(variables: Mapping[str, str], programs: str) -> dict[str, str]
 
 
 def on_this_node(variables: Mapping[str, str], programs: str) -> dict[str, str]:
-    """Returns a caller's environment for a task of its launch on this node: the node's own programs where the caller's node has its own."""
+    """Returns a caller's environment for a task of its launch on this node: the node's own programs, and what stands beside them, where
+    the caller's node has its own.
+    """
     before = variables.get(BIN, "")
     if not before or not programs or before == programs:
         return dict(variables)
+    beside, own = before.rpartition("/")[0] + "/", programs.rpartition("/")[0] + "/"
+    moved = {name: own + value.removeprefix(beside) for name, value in variables.items() if value.startswith(beside)}
     path = ":".join(programs if entry == before else entry for entry in variables.get("PATH", "").split(":"))
-    return dict(variables) | {BIN: programs} | ({"PATH": path} if path else {})
+    return dict(variables) | moved | {BIN: programs} | ({"PATH": path} if path else {})
 
 
 def effective(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from lattice.errors import Rejected
 from lattice.software.chosen_views import MountedSoftware
 from lattice_agent.attempts import NodeWork
-from lattice_agent.work import environment
+from lattice_agent.work import entry_launch, environment, mpi_launchers
 from lattice_agent.work.container import SCRIPT, StartedContainer
 from lattice_agent.work.environment import Account
 
@@ -30,8 +30,12 @@ def unfit(work: NodeWork, why: str) -> Rejected:
 
 def check(work: NodeWork) -> None:
     """Raises Rejected (StartFailed) for work that could start nowhere: script, entrypoint, variables or paths are malformed."""
+    if work.script is None and work.entrypoint is None:
+        raise refuse(work, "its script (spec.scriptFrom) did not come with it: the gateway is older than this agent")
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
+    if any("\0" in argument for argument in work.script_arguments):
+        raise refuse(work, "an argument of the script contains a NUL character")
     if why := environment.flaw(work.site_variables | work.variables):
         raise refuse(work, why)
     for what, path in (("working directory", work.workdir), ("output file", work.stdout), ("error file", work.stderr)):
@@ -78,9 +82,15 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def command(work: NodeWork, script_path: str) -> list[str]:
-    """Returns the argument list of a task: the script's path, or the entrypoint split into words as a shell would."""
-    return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
+def command(work: NodeWork, script_path: str, programs: str = "") -> list[str]:
+    """Returns the argument list of a task: the script's path and its arguments, or the entrypoint split into words as a shell would.
+
+    That of an entrypoint that a launch starts is the launch's client, `srun` in the directory `programs`.
+    """
+    if work.script is not None:
+        return [script_path, *work.script_arguments]
+    words = shlex.split(work.entrypoint or "")
+    return entry_launch.client_command(work, programs, words) if work.is_launched else words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,20 +118,23 @@ class RunContext:
 
 
 def describe(
-    work: NodeWork, place: RunContext, where: Mapping[str, object], *, environment_file: str, programs: str = ""
+    work: NodeWork, place: RunContext, where: Mapping[str, object], *, environment_file: str, programs: str = "", interface: str = "",
+    cpus: int = 1, gpus: int = 0,
 ) -> dict[str, object]:  # fmt: skip
     """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds.
 
     `where`: those of `place_of_work`. `programs`: the directory of `srun`, which the work finds first on its PATH; empty: there is none.
+    `interface`: that of `mpi_launchers.variables`; `cpus`, `gpus`: how many work has on this node. Raises Rejected (StartFailed) for an
+    entrypoint that a launch starts, on a node without `srun`.
     """
     return dict(where) | {
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
-        "argv": command(work, f"{where['directory']}/script" if place.container is None else SCRIPT),
-        "environment": environment.with_programs(environment.compose(
+        "argv": command(work, f"{where['directory']}/script" if place.container is None else SCRIPT, programs),
+        "environment": mpi_launchers.variables(work, programs, interface) | environment.with_programs(environment.compose(
             work, place.account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
             of_image=place.image_variables,
-        ), programs),
+        ) | environment.slurm_of_host(work, place.account, cpus, gpus), programs),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "stdout": work.stdout,

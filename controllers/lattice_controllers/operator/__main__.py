@@ -28,13 +28,15 @@ from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, DAGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.ledger.reports import UNHEARD
 from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
 from lattice.views.sharing import SharedParts
 from lattice_controllers.operator.agents import Agents
 from lattice_controllers.operator.configs import Configs
+from lattice_controllers.operator.dag_members import MemberIndex, MemberMaker
+from lattice_controllers.operator.dags import Dags
 from lattice_controllers.operator.fail_open import FailOpen
 from lattice_controllers.operator.hours import Hours
 from lattice_controllers.operator.kinds import Declared, Kinds, KopfKinds
@@ -130,6 +132,9 @@ class Operator:
         self.requests = Requests(cluster, clock, self.nodes.informer.objects, self.agents.is_forgotten, outside.signing, measured)
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
+        members = MemberIndex()
+        maker = MemberMaker(cluster, clock, members, self.settlement.records)
+        self.dags = Dags(cluster, clock, members, maker, self.vclusters.known, self.tenants.retention_of, measured)
         self.configs = Configs(cluster, clock, self.nodes, announcer)
         self.software = SoftwareResolver(cluster, clock, self.allocations.objects, outside.images, outside.containers)
         self.fail_open: FailOpen | None = None
@@ -142,8 +147,10 @@ class Operator:
         self.settlement.observers.append(self.hours)
         self.nodes.observers.append(self.vclusters)
         self.nodes.name_observers.append(self.agents)
-        queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
-        known: dict[Resource, Collection[str]] = {TENANTS: self.tenants.known, VCLUSTERS: self.vclusters.known, CONFIGS: self.configs.known}
+        queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue, DAGS: self.dags.queue}
+        known: dict[Resource, Collection[str]] = {
+            TENANTS: self.tenants.known, VCLUSTERS: self.vclusters.known, CONFIGS: self.configs.known, DAGS: self.dags.known,
+        }  # fmt: skip
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
@@ -198,11 +205,12 @@ class Operator:
         await self.hours.run()
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
-        """Passes a changed Allocation to the counts of use, settlement, hours and the resolver of software."""
+        """Passes a changed Allocation to the counts of use, settlement, hours, the resolver of software, and its DAG."""
         self.usage.on_allocation(change)
         self.settlement.on_allocation(change)
         self.hours.on_allocation(change)
         self.software.on_allocation(change)
+        self.dags.on_allocation(change)
 
     async def _read_ledger(self) -> None:
         """Reads the ledger every 5 s while there are tenants, whose status shows their accounts; never returns.

@@ -34,6 +34,7 @@ def refusals(spec: ConfigSpec) -> list[str]:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
         cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)
         resolve, pull = parse_duration(spec.software.resolve_timeout), parse_duration(spec.software.pull_timeout)
+        fence = parse_duration(spec.mpi.fence_timeout)
     except Rejected as error:
         return [error.message]
     found = []
@@ -52,6 +53,8 @@ def refusals(spec: ConfigSpec) -> list[str]:
         found.append(f"software.resolveTimeout is {spec.software.resolve_timeout}: at least 1s")
     if pull < 1:
         found.append(f"software.pullTimeout is {spec.software.pull_timeout}: at least 1s")
+    if fence < 1:
+        found.append(f"mpi.fenceTimeout is {spec.mpi.fence_timeout}: at least 1s")
     return found
 
 

@@ -20,12 +20,13 @@ from lattice.daemon.queue import KeyedQueue
 from lattice.errors import LatticeError, Retry
 from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import CONFIGS, TENANTS, VCLUSTERS, Resource
+from lattice.kube.resources import CONFIGS, DAGS, TENANTS, VCLUSTERS, Resource
+from lattice.views import Metadata, View
 from lattice_controllers.operator.framework import kopf
 
 log = logging.getLogger(__name__)
 
-DECLARED: Final = (TENANTS, VCLUSTERS, CONFIGS)
+DECLARED: Final = (TENANTS, VCLUSTERS, CONFIGS, DAGS)
 """The kinds that people declare and that this operator reconciles."""
 BACK_OFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
 """Pauses between the requests of a watch that finds no API server; then the watch is started anew."""
@@ -37,17 +38,23 @@ Login = Callable[[], Awaitable[kopf.AiohttpSession]]
 _KOPF: Final = Path(kopf.__file__).parent
 
 
+class Standing(View, frozen=True):
+    """An object of which only the metadata is read."""
+
+    metadata: Metadata
+
+
 class Kinds(Protocol):
     """Calls back with each object of the declared kinds: all at the start, then those that change; `KopfKinds` is the implementation."""
 
     async def run(self, named: Named) -> None:
-        """Watches until cancelled; calls `named` with resource and name of each object, at the start and when it changes."""
+        """Watches until cancelled; calls `named` with resource and key of each object, at the start and when it changes."""
 
 
 class Declared:
-    """The work queues of Tenant, VCluster and LatticeConfig; the watch fills them, and a list each minute enqueues what the watch missed.
+    """The work queues of the declared kinds; the watch fills them, and a list each minute enqueues what the watch missed.
 
-    `known` holds, by kind, the names of the objects that the reconciler of that kind has last seen to exist.
+    `known` holds, by kind, the keys (NAME, or NAMESPACE/NAME) of the objects that the reconciler of that kind has last seen to exist.
     """
 
     def __init__(
@@ -59,7 +66,7 @@ class Declared:
         self._known = known
 
     def named(self, resource: Resource, name: str) -> None:
-        """Enqueues an object, by name, that appeared, changed or vanished."""
+        """Enqueues an object, by key, that appeared, changed or vanished."""
         self.queues[resource].add(name)
 
     async def resync(self) -> None:
@@ -78,7 +85,7 @@ class Declared:
 
     async def _resync(self, resource: Resource) -> None:
         """Lists one kind, and enqueues the objects that appeared or vanished unseen."""
-        standing = {item["metadata"]["name"] for item in (await self._cluster.list(resource)).items}
+        standing = {item.metadata.key for item in (await self._cluster.list(resource, type=Standing)).items}
         for name in standing.symmetric_difference(self._known[resource]):
             event(log, "EventMissed", logging.WARNING, kind=resource.kind, name=name)
             self.named(resource, name)
@@ -91,7 +98,7 @@ class KopfKinds:
         self._cluster = cluster
 
     async def run(self, named: Named) -> None:
-        """Watches the declared kinds by kopf until cancelled, and calls `named` with resource and name of each object.
+        """Watches the declared kinds by kopf until cancelled, and calls `named` with resource and key of each object.
 
         Ends all tasks of kopf when it ends. Raises Retry when kopf ends by itself.
         """
@@ -159,12 +166,12 @@ def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
 
 
 def _handler(resource: Resource, named: Named) -> Any:
-    """Returns kopf's handler of events of one kind: it calls `named` with the object's name."""
+    """Returns kopf's handler of events of one kind: it calls `named` with the object's key."""
 
-    async def changed(name: str | None, **_: Any) -> None:
+    async def changed(name: str | None, namespace: str | None = None, **_: Any) -> None:
         """Calls `named`; an event without a name is ignored."""
         if name:
-            named(resource, name)
+            named(resource, f"{namespace}/{name}" if namespace else name)
 
     return changed
 

@@ -31,6 +31,8 @@ class OperatorMetrics:
         self.certificate_requests = Counter(
             "lattice_node_certificate_requests", "Requests of nodes for certificates, by verdict", ["verdict"], registry=registry
         )
+        self.dags = Gauge("lattice_dags_total", "DAGs that exist", registry=registry)
+        self.members_made = Counter("lattice_dag_members_made", "Members of DAGs that were made", registry=registry)
         self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
         for state in NODE_STATES:
             self.nodes.labels(state).set(0)

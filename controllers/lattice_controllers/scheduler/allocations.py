@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lattice.accounting.records import Records
@@ -20,13 +21,16 @@ from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger import projection
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import ProposalRefused, Verdict
+from lattice.ledger.proposals import ProposalRefused, Release, Verdict
 from lattice.ledger.starting import START_SECONDS
 from lattice.ledger.steps import (
     FINALIZER,
     PROLOGUE_RETRIES,
     QUOTA_RECLAIMED,
+    REQUEUED,
     AddFinalizer,
+    AnswerEdges,
+    AwaitEdges,
     AwaitImages,
     End,
     Observe,
@@ -43,6 +47,8 @@ from lattice.ledger.steps import (
     fenced_wait,
     next_step,
 )
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import SOFTWARE_RESOLVED
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.scoring import shown
@@ -51,9 +57,13 @@ from lattice.software.pinning import WAITING_FOR_IMAGES
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
+from lattice.views.dag import DagGate
+from lattice.workflow.release import WITHOUT_EDGES, EdgesAwaited, EdgesJudged
 from lattice_controllers.scheduler.allocation_cache import AllocationCache
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.committer import LedgerAccess
+from lattice_controllers.scheduler.dag_gates import WAITING_FOR_DAG, DagGates
+from lattice_controllers.scheduler.dependencies import Dependencies
 from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
@@ -64,7 +74,30 @@ log = logging.getLogger(__name__)
 
 STEPS_AT_ONCE = 12
 REFUSED_SECONDS = 1.0
+EDGES_SECONDS, SECONDS_OF_EDGE, URGENT_SECONDS_OF_EDGE, FEW_EDGES = 5.0, 0.1, 0.01, 100
+"""How often the status of work that still waits shows that one edge more is answered: less often the more edges it has, as it shows all
+of them each time (`edges_pause`)."""
+SECONDS_BETWEEN_EDGES = 0.0002
+"""How long, for each of its edges, the next status with many edges waits for one: the API server takes a third of a second for a thousand.
+"""
+WHOLE_SECONDS = 30.0
+"""How old a member of a DAG is before its status says that it waits for the others: a thousand are all there before that, and each is then
+written once, with its edges."""
+IMAGES_SECONDS = 1.5
+"""How old work is before its status says that its images are awaited, by its time of creation, which is of whole seconds."""
 WORKERS, LATE_WORKERS = 48, 4
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesShown:
+    """A status as it was last written of work that waits for its edges: its reason, when that was, and before when it is not written again.
+
+    Times are monotonic.
+    """
+
+    reason: str
+    at: float
+    slot: float
 
 
 class Judging(Protocol):
@@ -125,13 +158,15 @@ class KnownSchema(Protocol):
 class Allocations:
     """The reconciler of allocations, one at a time by uid: it brings ledger row, status and finalizer of each to where they should be.
 
-    `synced` is False until the informers have listed everything; until then nothing is reconciled.
+    `synced` is False until the informers have listed everything; until then nothing is reconciled. `reported`: up to which version their
+    informer has reported all changes of Allocations.
     """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, *, cache: AllocationCache,
         pending: PendingWork, ledger: LedgerAccess, nodes: Nodes, numbers: AllocationNumbers, vclusters: Mapping[str, VCluster],
         config: LastKnown[Config], records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts, schema: KnownSchema,
+        reported: Callable[[], str],
     ) -> None:  # fmt: skip
         self.objects: Mapping[str, Allocation] = cache.objects
         self.synced = False
@@ -152,6 +187,12 @@ class Allocations:
         self._records = records
         self._quotas = quotas
         self._admission = admission
+        self.dag_gates = DagGates(reported)
+        self.dependencies = Dependencies(clock, cache.objects, records, ledger.stored.mutexes, self.dag_gates)
+        self._edges_shown: dict[str, EdgesShown] = {}
+        """By uid: how the status of work that waits for its edges was last written."""
+        self._edges_slot = 0.0
+        """Before when (monotonic) no status with many edges is written again, those aside that say something new."""
         self._doubts = doubts
         self._schema = schema
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
@@ -173,6 +214,16 @@ class Allocations:
             self.queue.add(change.new.metadata.uid)
         elif change.old is not None:
             self._lost(change.old.metadata.uid)
+        members = self.dag_gates.on_allocation(change)
+        self.touch(self.dependencies.on_allocation(change))
+        self.dependencies.on_whole(members)
+        self.touch(members)
+
+    def on_dag(self, change: Change[DagGate]) -> None:
+        """Handles a change of the informer of DAGs: enqueues the members that may start now, or may not any more, or may go."""
+        members = self.dag_gates.on_dag(change)
+        self.dependencies.on_whole(members)
+        self.touch(members)
 
     def _lost(self, uid: str) -> None:
         """Drops all that is kept of an allocation, by uid, whose object is gone, and enqueues it, since its row may still be in the
@@ -180,6 +231,7 @@ class Allocations:
         """
         self._cache.remove(uid)
         self._numbers.release(uid)
+        self._edges_shown.pop(uid, None)
         self._waits_no_more(uid)
         self._pending.clear_placed(uid)
         self.queue.add(uid)
@@ -214,6 +266,7 @@ class Allocations:
 
     def all_rows(self) -> None:
         """Sets `synced`, and enqueues every allocation that has a row in the ledger; called once the informers have listed everything."""
+        self.dependencies.started()
         self.synced = True
         self.touch({row.uid for row in self._stored.rows.values()})
 
@@ -241,14 +294,24 @@ class Allocations:
         rows = tuple(self._stored.rows_of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
-        settled = allocation is None or not allocation.metadata.deletion_timestamp or is_settled(allocation, self._records)
+        deleted = allocation is not None and bool(allocation.metadata.deletion_timestamp)
+        settled = allocation is None or not deleted or is_settled(allocation, self._records)
         ending = self._ending_seconds(uid, rows)
         config = self._config.object
         retries = config.spec.work.prologue_retries if config is not None else PROLOGUE_RETRIES
         admitted = self._renewed(allocation, rows)
         return StepFacts(
-            allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), retries, admitted
-        )
+            allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), retries, admitted,
+            edges=self._judged(allocation, rows),
+            awaited=deleted and self.dependencies.awaited(uid),
+        )  # fmt: skip
+
+    def _judged(self, allocation: Allocation | None, rows: Sequence[Row]) -> EdgesJudged:
+        """Returns what becomes of work by its edges, and by the DAG that it is a member of, while its present attempt has no row."""
+        if allocation is None or any(row.attempt >= allocation.status.attempt for row in rows):
+            return WITHOUT_EDGES
+        edges = self.dependencies.judge(allocation) if allocation.spec.depends_on else WITHOUT_EDGES
+        return self.dag_gates.judged(allocation, edges)
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
         """Returns the walltime in seconds that the object's newest generation gives to work on nodes.
@@ -292,10 +355,13 @@ class Allocations:
             self._pending.withdraw(uid)
         match step:
             case Propose(proposal):
+                row = self._stored.rows.get(proposal.key) if isinstance(proposal, Release) else None
                 verdict: Verdict = await self._ledger.propose(proposal)
                 if isinstance(verdict, ProposalRefused):
                     event(log, "The ledger refused", allocation=uid, reason=verdict.reason, message=verdict.message)
                     return REFUSED_SECONDS
+                if row is not None and row.mutexes:
+                    self.touch(self.dependencies.next_of(row.mutexes))
                 return _ON
             case Rest(seconds):
                 return seconds
@@ -304,6 +370,12 @@ class Allocations:
         match step:
             case Queue():
                 return await self._wait(allocation)
+            case AwaitEdges(judged, awaited):
+                return await self._await_edges(allocation, judged, awaited)
+            case AnswerEdges(judged):
+                self._edges_shown.pop(uid, None)
+                patch = projection.edges_answered(allocation, judged.edges, **await self._stamp(uid))
+                return await self._write(allocation, patch, "edges")
             case AwaitImages(message):
                 return await self._await_images(allocation, message)
             case AddFinalizer():
@@ -314,13 +386,7 @@ class Allocations:
                 await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
                 return None  # it is gone, or the informer tells what is left of it
             case Project(row):
-                hollow = self._nodes.hollow(row.nodes)
-                score = self._score(uid)
-                gpus, stamp = self._nodes.gpus(row.nodes), await self._stamp(uid)
-                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, gpus=gpus, **stamp)
-                again = await self._write(allocation, patch, "placed")
-                self._pending.clear_placed(uid)
-                return again
+                return await self._show_placed(allocation, row)
             case ShowEnding():
                 patch = projection.ending(allocation, step, seq=self._stored.head.seq, now=self._clock.now())
                 return await self._write(allocation, patch, "ending")
@@ -335,6 +401,15 @@ class Allocations:
             case Retry():
                 event(log, "Another attempt follows", allocation=allocation.metadata.key, reason=step.reason, message=step.message)
                 return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")
+
+    async def _show_placed(self, allocation: Allocation, row: Row) -> float | None:
+        """Writes into the status the nodes of its row, with the score by which it got them; returns what `_act` does."""
+        uid, hollow, gpus = allocation.metadata.uid, self._nodes.hollow(row.nodes), self._nodes.gpus(row.nodes)
+        score, stamp = self._score(uid), await self._stamp(uid)
+        patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, gpus=gpus, **stamp)
+        again = await self._write(allocation, patch, "placed")
+        self._pending.clear_placed(uid)
+        return again
 
     async def _stamp(self, uid: str) -> dict[str, Any]:
         """Returns the parts that every status patch shows: the allocation's number (0 where its object is gone), the ledger's seq, the
@@ -387,14 +462,43 @@ class Allocations:
         return self._until_deadline(allocation)
 
     async def _await_images(self, allocation: Allocation, message: str) -> float | None:
-        """Writes into the status which images are awaited (`message`), once for each sentence.
+        """Writes into the status which images are awaited (`message`), once for each sentence; not before `IMAGES_SECONDS` while the
+        operator has said nothing of them: it mostly resolves them first, and its write would meet this one.
 
-        Returns the seconds until the allocation's deadline; None: it has none.
+        Returns the seconds until it is to be looked at again; None: it has no deadline.
         """
+        age = self._clock.now() - parse_time(allocation.metadata.creation_timestamp)
+        if 0 <= age < IMAGES_SECONDS and condition(allocation.status.conditions, SOFTWARE_RESOLVED) is None:
+            return IMAGES_SECONDS - age
         patch = projection.pending(allocation, WAITING_FOR_IMAGES, message, **await self._stamp(allocation.metadata.uid))
         if patch is not None:
             await self._write(allocation, patch, "pending")
         return self._until_deadline(allocation)
+
+    async def _await_edges(self, allocation: Allocation, judged: EdgesJudged, awaited: EdgesAwaited) -> float | None:
+        """Writes into the status which edges are open, with the answers of the others: at once what is bound or held, else after a pause
+        (`edges_pause`).
+
+        Returns the seconds until it is to be looked at again: its deadline, the end of a delay, the next write; None: none of these.
+        """
+        uid, now = allocation.metadata.uid, self._clock.monotonic()
+        age = self._clock.now() - parse_time(allocation.metadata.creation_timestamp)
+        if awaited.reason == WAITING_FOR_DAG and 0 <= age < WHOLE_SECONDS and not judged.urgent:
+            return WHOLE_SECONDS - age
+        shown, count = self._edges_shown.get(uid), len(judged.edges)
+        late = 0.0
+        if shown is not None and shown.reason == awaited.reason:
+            late = max(0.0, shown.slot - now, shown.at + edges_pause(count, urgent=judged.urgent) - now)
+        if not late:
+            patch = projection.pending(allocation, awaited.reason, awaited.message, **await self._stamp(uid), edges=judged.edges)
+            if patch is not None:
+                await self._write(allocation, patch, "pending")
+                slot = edges_slot(self._edges_slot, now, count)
+                self._edges_slot = max(self._edges_slot, slot)
+                self._edges_shown[uid] = EdgesShown(awaited.reason, now, slot)
+        times = [self._until_deadline(allocation), late or None]
+        times.append(None if awaited.due is None else max(0.0, awaited.due - self._clock.now()) + 0.01)
+        return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _until_deadline(self, allocation: Allocation) -> float | None:
         """Returns the seconds until an allocation's deadline, and 0.1 more; None: it has none."""
@@ -434,12 +538,12 @@ class Allocations:
     def _back_off(self, allocation: Allocation) -> float:
         """Returns when the next attempt may start, seconds since the epoch; 0: at once.
 
-        Attempts in a row that never started double the delay, up to 5 minutes; one whose nodes the quota tree took back ends the row, as
-        one that started does.
+        Attempts in a row that never started double the delay, up to 5 minutes; one whose nodes the quota tree took back, or that its
+        owner had requeued, ends the row, as one that started does.
         """
         failed = 0
         for entry in reversed(allocation.status.attempts):
-            if entry.start_time is not None or entry.reason == QUOTA_RECLAIMED:
+            if entry.start_time is not None or entry.reason in (QUOTA_RECLAIMED, REQUEUED):
                 break
             failed += 1
         if not failed or allocation.status.attempts[-1].end_time is None:
@@ -451,6 +555,24 @@ class Allocations:
 
 _ON = -1.0
 """The step was carried out: look again at once."""
+
+
+def edges_pause(count: int, *, urgent: bool) -> float:
+    """Returns how many seconds lie between two writes of a status with so many edges; `urgent`: work that is to go waits for the next.
+
+    A thousand statuses of a thousand edges each are 200 MB in etcd, which keeps every version for minutes.
+    """
+    if urgent:
+        return count * URGENT_SECONDS_OF_EDGE if count > FEW_EDGES else 0.0
+    return max(EDGES_SECONDS, count * SECONDS_OF_EDGE)
+
+
+def edges_slot(before: float, now: float, count: int) -> float:
+    """Returns before when a status with so many edges, written now, is not written again, where the last such slot ends at `before`.
+
+    At once for few; many take turns, however many statuses there are (monotonic times).
+    """
+    return max(now, before) + count * SECONDS_BETWEEN_EDGES if count > FEW_EDGES else now
 
 
 def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:

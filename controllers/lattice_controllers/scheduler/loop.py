@@ -22,6 +22,7 @@ from lattice.scheduling.queries.context import ABOUT_NODES
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
+from lattice.workflow.mutexes import mutexes_of
 from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork, ReconcileQueue
@@ -257,6 +258,7 @@ class Loop:
                 nodes=nodes,
                 sensitive=candidate.sensitive,
                 walltime=None if candidate.walltime is None else ceil(candidate.walltime),
+                mutex="+".join(mutexes_of(allocation)),
             )
         )
         answers.create_task(self._claimed(candidate, answer))

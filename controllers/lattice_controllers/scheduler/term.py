@@ -24,6 +24,7 @@ from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
+    DAGS,
     LEASES,
     NODE_LEASE_NAMESPACE,
     NODES,
@@ -40,6 +41,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, TenantSpec
+from lattice.views.dag import DagGate
 from lattice.views.reservation import Reservation
 from lattice.views.sharing import SharedParts
 from lattice.views.usage import UsageRecord
@@ -203,7 +205,7 @@ class Term:
         self.allocations = Allocations(
             cluster, clock, self.state, measured, cache=self.cache, pending=self.pending, ledger=self.committer, nodes=self.nodes,
             numbers=self.numbers, vclusters=self.vclusters.objects, config=config, records=self.records, quotas=self.quotas,
-            admission=admission, doubts=self.recovery, schema=self.schema,
+            admission=admission, doubts=self.recovery, schema=self.schema, reported=lambda: self.allocation_informer.reported_version,
         )  # fmt: skip
         scoring = Scoring(policies=self.state.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
         self.updater = CacheUpdater(
@@ -233,13 +235,13 @@ class Term:
         announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
         self.occurrences = Occurrences(clock, announcer, measured, config=config)
         self.quota_status = QuotaStatus(cluster, clock, self.state, self.quotas, self.revocations, self.committer, measured)
-        allocations = Informer(
+        self.allocation_informer = Informer(
             cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True, share=SharedParts().allocation
         )
         self.queries = QueryService(
             clock, self.state, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=config, usage=self.updater, quotas=self.quotas,
-            overuse=self.revocations, rows=StatusCache(allocations),
+            overuse=self.revocations, rows=StatusCache(self.allocation_informer),
         )  # fmt: skip
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=NODE_LEASE_NAMESPACE, on_change=self.nodes.on_lease
@@ -248,8 +250,9 @@ class Term:
             self.leases, self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node, share=SharedParts().node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
+            Informer(cluster, DAGS, type=DagGate, clock=clock, on_change=self._on_dag),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
-            allocations,
+            self.allocation_informer,
         ]  # fmt: skip
 
     def _silent(self) -> bool:
@@ -314,6 +317,10 @@ class Term:
 
     # -- what informers tell ------------------------------------------------------------------------
 
+    def _on_dag(self, change: Change[DagGate]) -> None:
+        """Has the members of a changed DAG looked at again."""
+        self.allocations.on_dag(change)
+
     def _on_allocation(self, change: Change[Allocation]) -> None:
         """Passes a changed Allocation to the parts that it concerns; before everything is listed only to the reconciler and to
         reservations.
@@ -331,7 +338,7 @@ class Term:
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         """Handles a changed UsageRecord: counts its new rows, or drops those of one that is gone, and enqueues the allocations of new rows,
-        which may wait for them to be deleted.
+        which may wait for them to be deleted, and those that depend on them.
 
         Before everything is listed, it is only kept.
         """
@@ -342,7 +349,8 @@ class Term:
             return  # everything is counted once everything is read
         rows = fresh.rows()
         self.updater.usage_recorded(rows)
-        self.allocations.touch({row.uid for row in rows})
+        ended = {row.uid for row in rows}
+        self.allocations.touch(ended | self.allocations.dependencies.followers(ended))
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
         """Handles a changed Tenant: puts its limits, and once everything is listed its contract, in force and enqueues its pending work.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -95,6 +95,32 @@ def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozense
         if entry.verb in WRITES and reference.resource not in leave_out and reference.resource not in QUESTIONS:
             _count(writes, entry, reference)
     return writes
+
+
+def usual_writes(lives: Sequence[Writes]) -> Counter[str]:
+    """Returns how many writes of each kind (`verb resource[/subresource]`) a life has: of each the median of these lives, at least one.
+
+    What is written now and then, for whatever reason, is in few of them, and counts for none.
+    """
+    kinds = sorted({what for life in lives for what in life.counted})
+    return +Counter({what: sorted(life.counted[what] for life in lives)[(len(lives) - 1) // 2] for what in kinds})
+
+
+def varying_writes(lives: Sequence[Writes]) -> list[str]:
+    """Returns the kinds of writes of which lives have different numbers, each with the fewest and the most."""
+    found = []
+    for what in sorted({what for life in lives for what in life.counted}):
+        counts = [life.counted[what] for life in lives]
+        if min(counts) != max(counts):
+            found.append(f"{what} {min(counts)} to {max(counts)}")
+    return found
+
+
+def tell_difference(without: Counter[str], with_: Counter[str]) -> str:
+    """Returns in words of which kinds of writes the second has more or fewer than the first."""
+    kinds = sorted(what for what in without.keys() | with_.keys() if without[what] != with_[what])
+    told = ", ".join(f"{what} {with_[what]} instead of {without[what]}" for what in kinds)
+    return f"of the usual life {told}" if told else "the usual life has the same writes of every kind"
 
 
 def moments(lines: Iterable[bytes]) -> list[Moment]:

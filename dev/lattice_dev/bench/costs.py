@@ -88,7 +88,7 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
     async with _writers(driver) as writers:
         kinds = await writers.kinds()
         await driver.clock.sleep(IDLE_SECONDS)
-        server = _ServerMeter(driver)
+        server = ServerMeter(driver)
         await server.measure_background()
         dice = Dice(rounds)
         order = [kind for _ in range(rounds) for kind in in_some_order(kinds, dice)]
@@ -123,7 +123,7 @@ class _Reading:
     collections: float
 
 
-class _ServerMeter:
+class ServerMeter:
     """The API server's processor and memory, read before and after a round."""
 
     def __init__(self, driver: Driver) -> None:

@@ -22,6 +22,7 @@ from lattice_dev.bench import (
     figures,
     footprint,
     latency,
+    launches,
     lists,
     nodeplane,
     optimum,
@@ -33,6 +34,7 @@ from lattice_dev.bench import (
     usage,
     waiting,
     webhook,
+    workflows,
     writes,
 )
 from lattice_dev.bench.drive import Driver, driver
@@ -171,6 +173,24 @@ async def _nodeplane(at: Driver, size: Size) -> list[Figure]:
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in found]
 
 
+async def _launches(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of launches, each with the machine's load."""
+    rounds = max(1, size.rounds)
+    wanted = launches.LaunchSize(
+        ones=4 * size.latencies, inits=rounds, fences=rounds, many=size.allocations, many_beside=size.allocations // 5,
+        lives=5 if rounds > 3 else 3,
+    )  # fmt: skip
+    return [peers.with_load(figure, os.getloadavg()[0]) for figure in await launches.measure(at, wanted)]
+
+
+async def _workflows(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of workflows, each with the machine's load."""
+    wanted = workflows.WorkflowSize(
+        members=size.pending, rounds=max(1, size.rounds // 4), pairs=size.latencies, write_rounds=max(2, size.rounds // 2)
+    )
+    return [peers.with_load(figure, os.getloadavg()[0]) for figure in await workflows.measure(at, wanted)]
+
+
 async def _memory(at: Driver, size: Size) -> list[Figure]:
     """Returns the figures of memory."""
     return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
@@ -190,6 +210,8 @@ BENCHES = (
         lambda _size: Options(nodes=1),
         _nodeplane,
     ),
+    Bench("launches", "srun and PMI on four nodes, beside a real Slurm", lambda _size: Options(nodes=launches.NODES), _launches),
+    Bench("workflows", "DAGs, successors beside Slurm's, fan-out, fan-in", lambda _size: Options(nodes=1), _workflows),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),

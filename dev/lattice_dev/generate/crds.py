@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.dag import DAG
 from lattice.models.elastic_quota import ElasticQuota
 from lattice.models.history import NodeHistory
 from lattice.models.ledger import KINDS_WITHOUT_STATUS, Ledger, NodeGroupPlan, NodeIndex
@@ -28,7 +29,7 @@ from lattice.models.vcluster import VCluster
 from lattice_dev.generate.placing import place_rules
 
 KINDS: Final[tuple[type[Kind], ...]] = (
-    Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan,
+    Allocation, DAG, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan,
     NodeHistory, UsageRecord,
 )  # fmt: skip
 """Every kind that Lattice serves."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.dag import DAG
 from lattice.models.elastic_quota import ElasticQuota
 from lattice.models.forms import FORMS
 from lattice.models.node import LatticeNode
@@ -17,7 +18,7 @@ from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 from lattice_dev.generate.crds import Schema, crd
 
-KINDS: Final[tuple[type[Kind], ...]] = (Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, LatticeNode)
+KINDS: Final[tuple[type[Kind], ...]] = (Allocation, DAG, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, LatticeNode)
 """The kinds whose specs people write."""
 _HEADER: Final = '''\
 """The form of each field of a spec whose schema has a pattern, by kind and path; `*` stands for the entries of a list or map.

@@ -13,10 +13,12 @@ from lattice.admission.reasons import REFUSALS
 from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.dag import DAG
 from lattice.models.elastic_quota import ElasticQuota
 from lattice.models.node import LatticeNode
 from lattice.models.reasons import (
     ADMINISTRATION_REASONS,
+    DAG_REASONS,
     END_REASONS,
     NODE_REASONS,
     PENDING_REASONS,
@@ -36,6 +38,7 @@ from lattice_dev.generate.metrics import metrics_page
 
 PAGES: Final[tuple[tuple[str, type[Kind]], ...]] = (
     ("allocation", Allocation),
+    ("dag", DAG),
     ("tenant", Tenant),
     ("vcluster", VCluster),
     ("reservation", Reservation),
@@ -82,6 +85,7 @@ def reasons_page() -> str:
         + _reasons("What a placed allocation waits for before it starts", STAGING_REASONS)
         + _reasons("Why nothing is preempted for an allocation that waits", PREEMPTION_REASONS)
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
+        + _reasons("Why a DAG is as it is", DAG_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
         + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)
         + _reasons("Why a Reservation is as it is", RESERVATION_REASONS)

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from lattice.accounting import answers as accounting_answers
+from lattice.launches import answers as launch_answers
 from lattice.scheduling.queries import answers, quota_answers
 
-ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS | accounting_answers.ACCOUNTING_ANSWERS
+ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS | accounting_answers.ACCOUNTING_ANSWERS | launch_answers.STEP_ANSWERS
 """Every answer's type by its schema name."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -43,7 +44,7 @@ def _name(schema: str) -> str:
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
     """Yields ((type, field in camelCase), docstring) for each field of the answers that has one."""
-    modules = (answers, quota_answers, accounting_answers)
+    modules = (answers, quota_answers, accounting_answers, launch_answers)
     for statement in (each for module in modules for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):
             continue

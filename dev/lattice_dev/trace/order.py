@@ -3,12 +3,15 @@
 The rule: among waiting jobs of one class the earlier one goes first, and a later one is placed before it only when
 the earlier does not fit. It does not fit either where enough nodes are free, and it would still hold them when one of the
 first `depth` of those before it is to have them (backfill): that is planned again here, from nodes, walltimes and the
-allowance for starting alone.
+allowance for starting alone. Promises once given bind everybody, those before their holders too: what the scheduler had
+promised when it decided is not known from the ledger, so `recorded` looks at the cycles of the jobs that are found here.
 What is judged is each commit of the ledger, in its order: the jobs that it claims nodes for, and what was free when that
 was decided.
 
 The tolerance, so that no race is called a fault: free nodes are those after the commit before, less what that one
 gave back (the cycle may have decided before it), a job counts as waiting only from `grace_seconds` after it was seen,
+as later only if it was seen more than `together_seconds` after (of work that is submitted at once the scheduler may hear
+in another order, and a promise once given binds who is heard of after it),
 and it must have fitted by each of three beliefs about running work: it ends as it was claimed, `SLACK_SECONDS` later, or
 `START_ALLOWANCE` later where its start was not yet seen or has been for less than `NEWS_SECONDS`.
 """
@@ -105,7 +108,7 @@ class _Machine:
 
 
 @dataclass
-class _Outlook:
+class Outlook:
     """Free nodes from now on, as changes at times."""
 
     now: float
@@ -131,12 +134,13 @@ class _Outlook:
 
 
 def passed_over(
-    jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0
+    jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0, together_seconds: float = 0.0
 ) -> list[PassedOver]:
     """Returns every breach of the rule in a history of commits: a job that waited and fitted, by each belief on ends, while a later one of
     its class was placed.
 
-    The first `depth` blocked jobs hold a promise; a job counts as waiting `grace_seconds` after it was seen. Raises Corrupt for a history
+    The first `depth` blocked jobs hold a promise; a job counts as waiting `grace_seconds` after it was seen, and no job as later than
+    another that was seen at most `together_seconds` before it. Raises Corrupt for a history
     that is none: a seq missing, a job claimed or released twice, too much held.
     """
     by_name = {job.name: job for job in jobs}
@@ -145,12 +149,14 @@ def passed_over(
         if before is not None and commit.seq != before.seq + 1:
             raise Corrupt(f"seq {before.seq} is followed by {commit.seq}: the history has a hole", reason="HistoryHole")
         if commit.claimed:
-            found += _judge(by_name, machine, commit, grace_seconds, depth)
+            found += _judge(by_name, machine, commit, grace_seconds, depth, together_seconds)
         machine.apply(commit, by_name)
     return found
 
 
-def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_seconds: float, depth: int) -> list[PassedOver]:
+def _judge(
+    jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_seconds: float, depth: int, together_seconds: float
+) -> list[PassedOver]:
     """Returns the jobs that a commit passed over: they would have fitted before a later one of their class that it placed, by every belief
     about ends.
     """
@@ -158,7 +164,8 @@ def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_
     waiting = [job for job in jobs.values() if job.name not in machine.claimed and job.name not in commit.claimed]
     found = []
     for job in waiting:
-        later = [other for other in placed if other.job_class == job.job_class and other.order > job.order]
+        behind = [other for other in placed if other.job_class == job.job_class and other.order > job.order]
+        later = [other for other in behind if not together_seconds or other.seen > job.seen + together_seconds]
         first = [other for other in placed if other not in later]
         free = machine.free() - sum(other.nodes for other in first)
         if not later or job.nodes > free or job.seen + grace_seconds > commit.at:
@@ -189,7 +196,7 @@ def _fits(
     """
     changes = [(now, machine.free()), *((max(now, ends[name]), nodes) for name, nodes in machine.held.items())]
     changes += [change for other in placed for change in ((now, -other.nodes), (now + other.occupies, other.nodes))]
-    outlook = _Outlook(now, changes)
+    outlook = Outlook(now, changes)
     for other in before:
         outlook.promise(other)
     return outlook.free(now, job.occupies) >= job.nodes

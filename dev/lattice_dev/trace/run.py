@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lattice.errors import Rejected
-from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, NODES, VCLUSTERS
 from lattice.units import parse_duration, parse_time
 from lattice.views.cluster import Node
 from lattice_dev.bench import work
@@ -23,16 +23,21 @@ from lattice_dev.progress import Progress
 from lattice_dev.state import Layout, Options
 from lattice_dev.trace import swf, verdict
 from lattice_dev.trace.order import Commit, Queued
+from lattice_dev.trace.recorded import RecordedCycles
 from lattice_dev.trace.verdict import Ended
 
 REAL_NODES = 4
 REAL_SECONDS = 0.3
 GRACE_SECONDS = 1.0
 """A job counts as waiting this long after it was seen: one cycle interval; `order` explains the whole tolerance."""
+TOGETHER_SECONDS = 0.25
+"""Jobs that were seen so close together may have reached the scheduler in another order."""
 VCLUSTER = "hpc-batch"
 DEPTH = 10
 IN_ORDER = {"weights": {"waitTime": "1"}, "cycle": {"depth": DEPTH}}
 """A vcluster in which the longest waiting goes first, and the first ten blocked are promised nodes, so that the order can be checked."""
+RECORDED = {"scheduling": {"recording": {"enabled": True}}}
+"""Cycles are recorded, as evidence where one of them passes somebody over."""
 WITNESS = "trace-witness"
 RELEASED = "the release of every row in the ledger"
 JOB_ENDS = frozenset({"Completed", "Failed"})
@@ -106,6 +111,7 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wa
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
     async with driver(instance) as at, at.watch(ledger=True) as seen:
+        await at.admin.patch(CONFIGS, "lattice", {"spec": RECORDED})
         await at.admin.patch(VCLUSTERS, VCLUSTER, {"spec": IN_ORDER})
         span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
         async with asyncio.TaskGroup() as group:
@@ -120,7 +126,11 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wa
         ends = {name: _ended(life) for name, life in seen.lives.items()}
     found = list(verdict.faults(names, ends, JOB_ENDS))
     found += verdict.faults(sizes, ends, frozenset({"Completed"}))
-    found += verdict.order_faults(queue, history, capacity=capacity, grace_seconds=GRACE_SECONDS, depth=DEPTH)
+    recorded = RecordedCycles(instance.where.directory / "cycles")
+    found += verdict.order_faults(
+        queue, history, capacity=capacity, grace_seconds=GRACE_SECONDS, depth=DEPTH, together_seconds=TOGETHER_SECONDS,
+        bound=recorded.bound, evidence=recorded.evidence,
+    )  # fmt: skip
     found += verdict.witness_faults(_witness(instance), sizes)
     _print(ends, [*names, *sizes], capacity, len(history), found, say)
     return not found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lattice.errors import Corrupt
-from lattice_dev.trace.order import Commit, Queued, passed_over
+from lattice_dev.trace.order import Commit, PassedOver, Queued, passed_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,21 @@ def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[s
             yield f"{name} ended in attempt {end.attempt}: it was started more than once"
 
 
-def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0) -> list[str]:
+def order_faults(
+    queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0,
+    together_seconds: float = 0.0, bound: Callable[[PassedOver], bool] = lambda _: False,
+    evidence: Callable[[PassedOver], Iterable[str]] = lambda _: (),
+) -> list[str]:  # fmt: skip
     """Returns a sentence for each job that was passed over, or a single one where the ledger's history is inconsistent.
 
-    The arguments are those of `passed_over`.
+    `bound` tells of a job that it did not fit beside promises given before, which is no fault; `evidence` gives the lines that follow a
+    sentence. The other arguments are those of `passed_over`.
     """
     try:
-        return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth)]
+        found = passed_over(
+            queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth, together_seconds=together_seconds
+        )  # fmt: skip
+        return ["\n".join((str(one), *evidence(one))) for one in found if not bound(one)]
     except Corrupt as error:
         return [error.message]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lattice.cli import exits
 from lattice.cli.leadership import Leadership, leadership
 from lattice.cli.render.text import fields
 from lattice.errors import Denied, NotFound
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODES
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODES, Resource
 from lattice.models.conditions import LEDGER_CONDITION
 from lattice.scheduling.queries.status_rows import phase_of
 from lattice.views import Allocation, Config, Ledger, Node
@@ -19,6 +19,7 @@ from lattice.views import Allocation, Config, Ledger, Node
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
+_Seen = TypeVar("_Seen")
 SCHEMA = "lattice.dev/status/v1"
 CONFIG_GONE = "the LatticeConfig is gone, or may not be read: what it said last is in force, until a daemon is started anew"
 
@@ -32,8 +33,7 @@ def run(console: Console) -> int:
     DONE, also where these may not be read.
     """
     scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
-    nodes = console.cluster.list(NODES, type=Node).items
-    allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
+    nodes, allocations = _every(console, NODES, Node), _every(console, ALLOCATIONS, Allocation)
     answer = summary(scheduler, operator, nodes, allocations, _ledger(console), _config(console))
     if console.format in ("json", "yaml"):
         console.document(answer)
@@ -41,6 +41,14 @@ def run(console: Console) -> int:
         console.say(*_sentences(answer))
     stopped = answer["ledger"] is not None and answer["ledger"]["condition"]
     return exits.FAILED if scheduler.sentence or operator.sentence or stopped else exits.DONE
+
+
+def _every(console: Console, resource: Resource, of: type[_Seen]) -> Sequence[_Seen] | None:
+    """Returns all objects of a resource, of every namespace; None where they may not be read."""
+    try:
+        return console.cluster.list(resource, type=of).items
+    except Denied:
+        return None
 
 
 def _ledger(console: Console) -> Ledger | None:
@@ -60,17 +68,17 @@ def _config(console: Console) -> Config | None:
 
 
 def summary(
-    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None,
-    config: Config | None,
+    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node] | None, allocations: Sequence[Allocation] | None,
+    ledger: Ledger | None, config: Config | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the answer as JSON for programs; its fields are part of the interface. `ledger`, `config` None: absent, or not readable."""
+    """Returns the answer as JSON for programs; its fields are part of the interface. What is None may not be read, or is absent."""
     status = ledger.status if ledger is not None else None
     return {
         "schema": SCHEMA,
         "scheduler": _leader(scheduler),
         "operator": _leader(operator),
-        "nodes": dict(sorted(Counter(node.status.state for node in nodes).items())),
-        "allocations": dict(sorted(Counter(phase_of(one) for one in allocations).items())),
+        "nodes": None if nodes is None else dict(sorted(Counter(node.status.state for node in nodes).items())),
+        "allocations": None if allocations is None else dict(sorted(Counter(phase_of(one) for one in allocations).items())),
         "ledger": None
         if status is None
         else {
@@ -103,14 +111,16 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
         [
             ("Scheduler", answer["scheduler"]["message"] or f"leads: {answer['scheduler']['holder'] or 'may not be looked at'}"),
             ("Operator", answer["operator"]["message"] or f"leads: {answer['operator']['holder'] or 'may not be looked at'}"),
-            ("Nodes", _counts(answer["nodes"]) or "none"),
-            ("Allocations", _counts(answer["allocations"]) or "none"),
+            ("Nodes", _counts(answer["nodes"])),
+            ("Allocations", _counts(answer["allocations"])),
             ("Ledger", book),
             *([] if answer["config"] else [("Options", CONFIG_GONE)]),
         ]
     )
 
 
-def _counts(counts: dict[str, int]) -> str:
-    """Returns counts by word as text, such as `3 Ready, 1 Down`; empty where there are none."""
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
+def _counts(counts: dict[str, int] | None) -> str:
+    """Returns counts by word as text, such as `3 Ready, 1 Down`."""
+    if counts is None:
+        return "may not be read: a system admin may"
+    return ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from lattice.cli.render.answers import expected_sentence
+from lattice.cli.render.launches import totals_text
 from lattice.cli.render.status_table import kill_words
 from lattice.cli.render.text import age, clock, fields, memory, plural, span
 from lattice.lifecycle.conditions import condition
@@ -20,6 +24,10 @@ from lattice.scheduling.queries.status_rows import (
 )
 from lattice.units import parse_duration, parse_quantity, parse_time
 from lattice.views import Allocation, Attempt, Exit
+from lattice.workflow.mutexes import MUTEX
+
+MOST_EDGES_SHOWN: Final = 20
+_EDGE_STATES: Final = {"": "open", "M": "met", "F": "never met", "N": "never met, as nothing failed"}
 
 
 def label(allocation: Allocation) -> str:
@@ -90,6 +98,7 @@ def allocation_details(one: Allocation, now: float, steps: str = "", *, width: i
             ("Cancel", f"requested: {spec.cancel.reason or 'no reason given'}" if spec.cancel is not None else ""),
             ("Exit", _exit(status.exit)),
             ("Used", _used(status.exit)),
+            ("Launches", totals_text(status.launches)),
             ("Nodes", _nodes(one)),
             ("Head node", status.head),
             ("Steps", steps),
@@ -102,6 +111,8 @@ def allocation_details(one: Allocation, now: float, steps: str = "", *, width: i
             ("Class", str(spec.lifecycle.preemption_class)),
             ("Score", status.score.total if status.score is not None else ""),
             ("Walltime", _walltime(one, now)),
+            ("Again", f"what {spec.rerun_of} did" if spec.rerun_of else ""),
+            ("Depends on", "\n".join(edge_lines(one))),
             ("Submitted", f"{submitted(one)} ({age(submitted(one), now)} ago)" if submitted(one) else ""),
             ("Expected start", expected_sentence(_expected(one), now)),
             ("Started", status.start_time or ""),
@@ -113,6 +124,26 @@ def allocation_details(one: Allocation, now: float, steps: str = "", *, width: i
         ],
         width,
     )
+
+
+def edge_lines(one: Allocation, states: Mapping[int, str] | None = None) -> list[str]:
+    """Returns a line for each entry of spec.dependsOn, open ones first, 20 at most: `Success of prep: open, Running`.
+
+    `states`: by place in spec.dependsOn, the present state of the work that it names; where it is not known nothing is said of it.
+    """
+    answers = {edge.index: edge for edge in one.status.edges}
+    asked = sorted(enumerate(one.spec.depends_on), key=lambda entry: bool(entry[0] in answers and answers[entry[0]].answer))
+    lines = []
+    for index, edge in asked[:MOST_EDGES_SHOWN]:
+        found = answers.get(index)
+        letter, due = (found.answer, found.due) if found is not None else ("", None)
+        state = f", {states[index]}" if states and index in states else ""
+        late = f", its delay until {due}" if due else f" + {edge.delay}" if edge.delay else ""
+        what = f"{edge.condition} {edge.ref}" if edge.condition == MUTEX else f"{edge.condition} of {edge.ref}"
+        lines.append(f"{what}: {_EDGE_STATES.get(letter, letter)}{late}{state}")
+    if len(asked) > MOST_EDGES_SHOWN:
+        lines.append(f"and {len(asked) - MOST_EDGES_SHOWN} more")
+    return lines
 
 
 def _expected(one: Allocation) -> ExpectedStart | None:

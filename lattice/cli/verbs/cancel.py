@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
@@ -10,7 +11,7 @@ from lattice.cli.failures import explain
 from lattice.cli.find import Finder
 from lattice.cli.render.allocations import label
 from lattice.cli.render.text import plural
-from lattice.cli.selection import parse_states
+from lattice.cli.selection import parse_states, split_references
 from lattice.errors import LatticeError, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.status_rows import is_final, phase_of
@@ -23,6 +24,7 @@ INTERMIXED = True
 _EXAMPLES = """\
 Examples:
   lattice cancel 12 13 --reason='wrong input'
+  lattice cancel 12.3                  one launch (srun) of 12, which goes on
   lattice cancel --all-mine --state=pending
   lattice cancel --name=train"""
 ASK_ABOVE = 10
@@ -50,8 +52,11 @@ def run(console: Console) -> int:
     args = console.args
     if not args.allocations and not (args.all_mine or args.name or args.state):
         raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")
+    named = split_references(args.allocations)
+    if steps := _steps(args, named):
+        return _cancel_steps(console, steps)
     states = parse_states(args.state)
-    found, errors = Finder(console).find_all(args.allocations) if args.allocations else (_mine(console), [])
+    found, errors = Finder(console).find_all(named) if args.allocations else (_mine(console), [])
     if states:
         found = [one for one in found if phase_of(one) in states]
     for error in errors:
@@ -66,6 +71,37 @@ def run(console: Console) -> int:
     codes += [_cancel(console, one) for one in found]
     console.show_changed(one=len(args.allocations) == 1)
     return exits.of_several(codes)
+
+
+def _steps(args: argparse.Namespace, named: Sequence[str]) -> list[tuple[str, int]]:
+    """Returns the launches that references such as `12.3` name, each as its allocation and number; empty: whole allocations are named.
+
+    Raises Rejected where a command names both, or selects allocations beside launches.
+    """
+    from lattice.cli.launches import split_step
+
+    found = [(reference, split_step(reference)) for reference in named]
+    steps = [step for _, step in found if step is not None]
+    whole = [reference for reference, step in found if step is None]
+    chosen = [flag for flag, given in (("--all-mine", args.all_mine), ("--state", args.state), ("--name", args.name)) if given]
+    if steps and (beside := [*whole, *chosen]):
+        first = next(reference for reference, step in found if step is not None)
+        raise Rejected(
+            f"{first} is one launch, and {beside[0]} means whole allocations: one command cancels launches or allocations, not both; "
+            "give two commands",
+            reason="BadInput",
+        )
+    return steps
+
+
+def _cancel_steps(console: Console, steps: Sequence[tuple[str, int]]) -> int:
+    """Cancels launches, asks first above 10, and returns the exit code of all, FAILED where the person says no."""
+    from lattice.cli.launches import cancel_step
+
+    if len(steps) > ASK_ABOVE and not console.confirm(f"Cancel {len(steps)} launches?"):
+        console.note("Nothing was cancelled")
+        return exits.FAILED
+    return exits.of_several([cancel_step(console, reference, number) for reference, number in steps])
 
 
 def _mine(console: Console) -> list[Allocation]:

@@ -25,6 +25,7 @@ Examples:
   lattice history --since 2026-11-01 --until 2026-12-01T08:00:00Z
   lattice history 12,15-17                      attempts of these, of the last year
   lattice history --since 90d --state Failed,Requeued
+  lattice history 12 --steps                    its launches (srun), as sacct lists steps; 12.3: one of them
   lattice history --tenant physics --user alice -o json      for admins of the tenant"""
 
 
@@ -41,12 +42,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="USER", default="", help="only this user's; me: yours (default without --tenant)")
     parser.add_argument("--project", metavar="PROJECT", default="", help="only this project's")
     parser.add_argument("--limit", metavar="N", default="", help="most rows, the newest ones (default: 100)")
+    parser.add_argument("--steps", action="store_true", help="the launches (srun) of the named allocations, a row each")
+    parser.add_argument("--attempt", metavar="N", default="", help="with --steps: of this attempt (default: the newest)")
     parser.add_argument("--all", action="store_true", help="of all tenants; for those who may list everybody's work")
 
 
 def run(console: Console) -> int:
     """Asks the gateway for the history, and shows it; returns DONE."""
     args = console.args
+    if args.steps:
+        from lattice.cli.launches import show_steps
+
+        return show_steps(console, args.allocations, attempt=args.attempt, limit=args.limit)
     numbers, names = numbers_and_names(args.allocations)
     names += [args.name] if args.name else []
     since = args.since or (_OF_NAMED if numbers or names else "")

@@ -10,6 +10,7 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.gateway import ask_plan
 from lattice.cli.leadership import with_silence
+from lattice.cli.long_scripts import split_script
 from lattice.cli.render.answers import (
     blocker_table,
     change_lines,
@@ -57,7 +58,7 @@ def run(console: Console) -> int:
     args.dry_run, args.request_id = "server", ""
     if args.script is not None and args.script.endswith(MANIFESTS) and args.filename is None:
         args.script, args.filename = None, args.script
-    documents = [_admit(console, document) for document in gather_documents(console)]
+    documents = [_admit(console, split_script(document)[0]) for document in gather_documents(console)]
     try:
         plan = ask_plan(console, documents, optimal=args.optimal)
     except Retry as error:

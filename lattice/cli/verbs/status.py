@@ -18,6 +18,7 @@ _EXAMPLES = """\
 Examples:
   lattice status                       mine: what waits, runs, or ended within the hour
   lattice status 12                    everything about one
+  lattice status 12 --steps            its launches (srun), as they are now
   lattice status 12,14-17              several
   lattice status --active              without what has ended
   lattice status --all --state=pending
@@ -36,12 +37,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="STATE,…", help=f"of {', '.join(PHASES).lower()}")
     parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
     parser.add_argument("--active", action="store_true", help="only what has not ended, as squeue lists it")
+    parser.add_argument("--steps", action="store_true", help="the launches (srun) of the named allocations, a row each")
     parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
 
 
 def run(console: Console) -> int:
     """Shows the allocations once, or every few seconds with `--watch`, and returns the exit code."""
-    show = _named if console.args.allocations else _listed
+    show = _steps if console.args.steps else _named if console.args.allocations else _listed
     if not console.args.watch:
         return show(console)
     from lattice.cli.watch import clear, repeat
@@ -52,6 +54,13 @@ def run(console: Console) -> int:
         show(console)
 
     return repeat(console, again)
+
+
+def _steps(console: Console) -> int:
+    """Shows the launches of the allocations named on the command line, and returns the exit code."""
+    from lattice.cli.launches import show_steps
+
+    return show_steps(console, console.args.allocations)
 
 
 def _named(console: Console) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
+from lattice.cli.creation import create
 from lattice.cli.follow import changes, until_final
 from lattice.cli.leadership import leadership
+from lattice.cli.long_scripts import config_map, split_script
 from lattice.cli.render.allocations import end_lines, label
 from lattice.cli.request import gather_documents, refuse_unknown, request_arguments, simplify
-from lattice.cli.submission import REQUEST_HASH
-from lattice.errors import AlreadyExists, Denied, LatticeError, NotFound, Rejected, UnknownOutcome
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import COMPLETED, PENDING
 from lattice.models.reasons import never_starts
@@ -22,14 +23,13 @@ from lattice.views import Allocation
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
-__all__ = ["INTERMIXED", "TAKES_COMMAND", "arguments", "create", "run", "simplify"]
+__all__ = ["INTERMIXED", "TAKES_COMMAND", "arguments", "await_number", "run", "simplify"]
 
 INTERMIXED = True
 TAKES_COMMAND = True
 """True: this verb takes a command after `--`."""
 NUMBER_SECONDS = 2.0
 """How long `submit` waits for the scheduler to give the number."""
-_REPEATS = 3
 _PLAN_SECONDS = 5.0
 """How long a dry run waits for the scheduler's answer."""
 
@@ -97,9 +97,10 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
 
     Raises the refusal of either.
     """
+    parts = [split_script(document) for document in documents]
     if console.args.dry_run == "server":
         shown, warned = [], []
-        for document in documents:
+        for document, _ in parts:
             before = len(console.server_warnings)
             namespace = document["metadata"]["namespace"]
             made = console.cluster.create(ALLOCATIONS, document, namespace, type=dict[str, Any], dry_run=True)
@@ -108,9 +109,11 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
             warned.append(console.server_warnings[before:])
         _warn_as_planned(console, shown, warned)
     else:
-        for document in documents:
+        shown = []
+        for document, script in parts:
             _judge_offline(console, document)
-        shown = documents
+            shown += [config_map(document, script)] if script else []
+            shown.append(document)
     if console.format in ("table", "wide"):
         console.args.output = "yaml"
     if len(shown) > 1 and console.format == "yaml":
@@ -169,7 +172,7 @@ def _submit(console: Console, document: dict[str, Any]) -> int:
         console.complain("Interrupted before the answer came: it may or may not have been submitted", f"  Hint: `lattice status {name}`")
         return exits.INTERRUPTED
     try:
-        made = _await_number(console, made)
+        made = await_number(console, made)
         return _report(console, made)
     except KeyboardInterrupt:
         console.note(_describe_detachment(made))
@@ -212,50 +215,11 @@ def _names(sentences: Iterable[str], reason: str) -> bool:
     return any(reason in sentence for sentence in sentences)
 
 
-def create(console: Console, document: dict[str, Any]) -> Allocation:
-    """Creates an object exactly once, and returns it: after a lost answer it looks for the object, and tries again where there is none;
-    without a name, it raises UnknownOutcome at the first.
-
-    An existing object of that name is taken for ours only if its hash is; else raises AlreadyExists. Raises UnknownOutcome after three lost
-    answers.
-    """
-    metadata, lost = document["metadata"], ""
-    for _ in range(_REPEATS):
-        try:
-            return console.cluster.create(ALLOCATIONS, document, metadata["namespace"], type=Allocation)
-        except UnknownOutcome as error:
-            if not metadata.get("name"):
-                raise
-            lost = error.message
-            console.note("Note: the answer was lost; looking whether it was accepted")
-            try:
-                return _find_ours(console, metadata)
-            except NotFound:
-                continue  # it was not: the same name again is safe
-        except AlreadyExists:
-            return _find_ours(console, metadata)
-    raise UnknownOutcome(f"no answer to {_REPEATS} tries to create {metadata['namespace']}/{metadata['name']}: {lost}")
-
-
-def _find_ours(console: Console, metadata: dict[str, Any]) -> Allocation:
-    """Returns the allocation of the same name where an earlier try made it from the same request.
-
-    Raises AlreadyExists where it is another one.
-    """
-    there = console.cluster.get(ALLOCATIONS, metadata["name"], metadata["namespace"], type=Allocation)
-    wanted = (metadata.get("annotations") or {}).get(REQUEST_HASH)
-    if wanted and there.metadata.annotations.get(REQUEST_HASH) == wanted:
-        return there
-    request = console.args.request_id
-    why = f"request id {request!r} was used for something else" if request else "an allocation of that name exists"
-    raise AlreadyExists(f"{why}: {metadata['namespace']}/{metadata['name']} is not what is submitted now", reason="NameTaken")
-
-
-def _await_number(console: Console, made: Allocation) -> Allocation:
-    """Returns an allocation with its number, or without one where none came within NUMBER_SECONDS."""
+def await_number(console: Console, made: Allocation, seconds: float = NUMBER_SECONDS) -> Allocation:
+    """Returns an allocation with its number, or without one where none came within `seconds`."""
     if made.status.number is not None:
         return made
-    for now in changes(console, made, deadline=console.outside.now() + NUMBER_SECONDS):
+    for now in changes(console, made, deadline=console.outside.now() + seconds):
         made = now
         if made.status.number is not None:
             break

@@ -198,6 +198,8 @@ class MemberState(_message.Message):
     WALLTIME_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
     USE_FIELD_NUMBER: _builtins.int
+    LAUNCHES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
     uid: _builtins.str
     """of the Allocation, as metadata.uid"""
     attempt: _builtins.int
@@ -213,11 +215,17 @@ class MemberState(_message.Message):
     """it was ended by its walltime"""
     ordered: _builtins.bool
     """it was ended by a stop row"""
+    cpus: _builtins.int
+    """processors that work has on the node; 0: not said"""
     @_builtins.property
     def exits(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskExit]: ...
     @_builtins.property
     def use(self) -> Global___ResourceUse:
         """once no process is left"""
+
+    @_builtins.property
+    def launches(self) -> Global___LaunchTotals:
+        """of the node that heads it, once no process is left; absent: there were none"""
 
     def __init__(
         self,
@@ -234,10 +242,12 @@ class MemberState(_message.Message):
         walltime: _builtins.bool = ...,
         ordered: _builtins.bool = ...,
         use: Global___ResourceUse | None = ...,
+        launches: Global___LaunchTotals | None = ...,
+        cpus: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["use", b"use"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["launches", b"launches", "use", b"use"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exits", b"exits", "message", b"message", "node", b"node", "ordered", b"ordered", "phase", b"phase", "reason", b"reason", "seq", b"seq", "started", b"started", "uid", b"uid", "use", b"use", "walltime", b"walltime"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cpus", b"cpus", "exits", b"exits", "launches", b"launches", "message", b"message", "node", b"node", "ordered", b"ordered", "phase", b"phase", "reason", b"reason", "seq", b"seq", "started", b"started", "uid", b"uid", "use", b"use", "walltime", b"walltime"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -915,3 +925,285 @@ class LaunchMessage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LaunchMessage: _TypeAlias = LaunchMessage  # noqa: Y015
+
+@_typing.final
+class FailedLaunch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """NUMBER.LAUNCH"""
+    result: _builtins.str
+    """Failed, Timeout, NodeFail"""
+    code: _builtins.int
+    """0-255; 128+n for signal n"""
+    signal: _builtins.int
+    node: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        result: _builtins.str = ...,
+        code: _builtins.int = ...,
+        signal: _builtins.int = ...,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "node", b"node", "reason", b"reason", "result", b"result", "signal", b"signal", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailedLaunch: _TypeAlias = FailedLaunch  # noqa: Y015
+
+@_typing.final
+class LaunchTotals(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    NODE_FAIL_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    completed: _builtins.int
+    failed: _builtins.int
+    cancelled: _builtins.int
+    timeout: _builtins.int
+    node_fail: _builtins.int
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLaunch]:
+        """the last ones, the newest first"""
+
+    def __init__(
+        self,
+        *,
+        total: _builtins.int = ...,
+        completed: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
+        timeout: _builtins.int = ...,
+        node_fail: _builtins.int = ...,
+        failures: _abc.Iterable[Global___FailedLaunch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "failed", b"failed", "failures", b"failures", "node_fail", b"node_fail", "timeout", b"timeout", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchTotals: _TypeAlias = LaunchTotals  # noqa: Y015
+
+@_typing.final
+class LaunchRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    PEAK_MEMORY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the launch in its attempt"""
+    state: _builtins.str
+    """Running, Completed, Failed, Cancelled, Timeout, NodeFail"""
+    command: _builtins.str
+    """its arguments, cut"""
+    name: _builtins.str
+    """empty: its program's"""
+    nodes: _builtins.str
+    """a node set, cut"""
+    node_count: _builtins.int
+    tasks: _builtins.int
+    cpus: _builtins.int
+    started: _builtins.str
+    """RFC 3339"""
+    ended: _builtins.str
+    seconds: _builtins.float
+    code: _builtins.int
+    """the highest of its tasks"""
+    signal: _builtins.int
+    cpu_seconds: _builtins.float
+    peak_memory: _builtins.int
+    """bytes, on the node where it was most"""
+    node: _builtins.str
+    """on which it failed"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        state: _builtins.str = ...,
+        command: _builtins.str = ...,
+        name: _builtins.str = ...,
+        nodes: _builtins.str = ...,
+        node_count: _builtins.int = ...,
+        tasks: _builtins.int = ...,
+        cpus: _builtins.int = ...,
+        started: _builtins.str = ...,
+        ended: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        code: _builtins.int = ...,
+        signal: _builtins.int = ...,
+        cpu_seconds: _builtins.float = ...,
+        peak_memory: _builtins.int = ...,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command", b"command", "cpu_seconds", b"cpu_seconds", "cpus", b"cpus", "ended", b"ended", "name", b"name", "node", b"node", "node_count", b"node_count", "nodes", b"nodes", "number", b"number", "peak_memory", b"peak_memory", "reason", b"reason", "seconds", b"seconds", "signal", b"signal", "started", b"started", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchRow: _TypeAlias = LaunchRow  # noqa: Y015
+
+@_typing.final
+class ReadLaunchesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    attempt: _builtins.int
+    limit: _builtins.int
+    """the newest rows alone"""
+    number: _builtins.int
+    """of one launch alone"""
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        number: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "attempt", b"attempt", "limit", b"limit", "number", b"number", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+
+Global___ReadLaunchesRequest: _TypeAlias = ReadLaunchesRequest  # noqa: Y015
+
+@_typing.final
+class LaunchesReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAUNCHES_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
+    """rows of the oldest launches that the log has no more; of the last message, as all that follows"""
+    left_out: _builtins.int
+    """rows beyond the limit"""
+    deleted: _builtins.bool
+    """rows were deleted to make room on the node's disk"""
+    @_builtins.property
+    def launches(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaunchRow]:
+        """some of the rows, in order of numbers; further messages have the next ones"""
+
+    @_builtins.property
+    def totals(self) -> Global___LaunchTotals: ...
+    def __init__(
+        self,
+        *,
+        launches: _abc.Iterable[Global___LaunchRow] | None = ...,
+        dropped: _builtins.int = ...,
+        left_out: _builtins.int = ...,
+        deleted: _builtins.bool = ...,
+        totals: Global___LaunchTotals | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "dropped", b"dropped", "launches", b"launches", "left_out", b"left_out", "totals", b"totals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchesReport: _TypeAlias = LaunchesReport  # noqa: Y015
+
+@_typing.final
+class EndLaunchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    attempt: _builtins.int
+    number: _builtins.int
+    why: _builtins.str
+    """for people: cancelled by whom, and why"""
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        number: _builtins.int = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "number", b"number", "uid", b"uid", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndLaunchRequest: _TypeAlias = EndLaunchRequest  # noqa: Y015
+
+@_typing.final
+class EndLaunchReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDING_FIELD_NUMBER: _builtins.int
+    GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    LAUNCH_FIELD_NUMBER: _builtins.int
+    ending: _builtins.bool
+    """TERM was sent"""
+    grace_seconds: _builtins.float
+    """after which KILL follows"""
+    @_builtins.property
+    def launch(self) -> Global___LaunchRow:
+        """of one that is over: how it ended"""
+
+    def __init__(
+        self,
+        *,
+        ending: _builtins.bool = ...,
+        grace_seconds: _builtins.float = ...,
+        launch: Global___LaunchRow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["launch", b"launch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "grace_seconds", b"grace_seconds", "launch", b"launch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndLaunchReport: _TypeAlias = EndLaunchReport  # noqa: Y015

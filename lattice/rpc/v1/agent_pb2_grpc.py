@@ -70,6 +70,16 @@ class AgentStub:
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
                 response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
                 _registered_method=True)
+        self.ReadLaunches = channel.unary_stream(
+                '/lattice.v1.Agent/ReadLaunches',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLaunchesRequest.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchesReport.FromString,
+                _registered_method=True)
+        self.EndLaunch = channel.unary_stream(
+                '/lattice.v1.Agent/EndLaunch',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchRequest.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchReport.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -127,6 +137,20 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLaunches(self, request, context):
+        """The launches of an attempt, in order of their numbers, from the node that heads it, for the gateway, which has checked the reader's rights.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndLaunch(self, request, context):
+        """Ends one launch of an attempt: TERM, grace, KILL; asked of the node that heads it, by the gateway, which has checked the right to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +188,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
                     response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+            ),
+            'ReadLaunches': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLaunches,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLaunchesRequest.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchesReport.SerializeToString,
+            ),
+            'EndLaunch': grpc.unary_stream_rpc_method_handler(
+                    servicer.EndLaunch,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchRequest.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchReport.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -356,6 +390,60 @@ class Agent:
             '/lattice.v1.Agent/Forward',
             lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
             lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLaunches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lattice.v1.Agent/ReadLaunches',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLaunchesRequest.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchesReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndLaunch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lattice.v1.Agent/EndLaunch',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchRequest.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.EndLaunchReport.FromString,
             options,
             channel_credentials,
             insecure,

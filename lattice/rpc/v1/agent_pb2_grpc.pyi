@@ -34,6 +34,10 @@ class AgentStub:
     """
     Forward: _aio.StreamStreamMultiCallable[_agent_pb2.LaunchMessage, _agent_pb2.LaunchMessage]
     """From a node on which `srun` was called to the node that heads the attempt: the whole conversation with that client."""
+    ReadLaunches: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadLaunchesRequest, _agent_pb2.LaunchesReport]
+    """The launches of an attempt, in order of their numbers, from the node that heads it, for the gateway, which has checked the reader's rights."""
+    EndLaunch: _aio.UnaryStreamMultiCallable[_agent_pb2.EndLaunchRequest, _agent_pb2.EndLaunchReport]
+    """Ends one launch of an attempt: TERM, grace, KILL; asked of the node that heads it, by the gateway, which has checked the right to it."""
 
 class AgentServicer(metaclass=_abc_1.ABCMeta):
     """Served by every agent, over mTLS. Peers are agents (CN lattice:agent:NODE) and the gateway (CN lattice:gateway)."""
@@ -97,5 +101,21 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_agent_pb2.LaunchMessage], _abc.AsyncIterator[_agent_pb2.LaunchMessage]],
     ) -> _abc.AsyncIterator[_agent_pb2.LaunchMessage]:
         """From a node on which `srun` was called to the node that heads the attempt: the whole conversation with that client."""
+
+    @_abc_1.abstractmethod
+    def ReadLaunches(
+        self,
+        request: _agent_pb2.ReadLaunchesRequest,
+        context: _aio.ServicerContext[_agent_pb2.ReadLaunchesRequest, _abc.AsyncIterator[_agent_pb2.LaunchesReport]],
+    ) -> _abc.AsyncIterator[_agent_pb2.LaunchesReport]:
+        """The launches of an attempt, in order of their numbers, from the node that heads it, for the gateway, which has checked the reader's rights."""
+
+    @_abc_1.abstractmethod
+    def EndLaunch(
+        self,
+        request: _agent_pb2.EndLaunchRequest,
+        context: _aio.ServicerContext[_agent_pb2.EndLaunchRequest, _abc.AsyncIterator[_agent_pb2.EndLaunchReport]],
+    ) -> _abc.AsyncIterator[_agent_pb2.EndLaunchReport]:
+        """Ends one launch of an attempt: TERM, grace, KILL; asked of the node that heads it, by the gateway, which has checked the right to it."""
 
 def add_AgentServicer_to_server(servicer: AgentServicer, server: _aio.Server) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clattice/rpc/v1/gateway.proto\x12\nlattice.v1\"\x93\x01\n\x0eGetWorkRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\r\n\x05stale\x18\x07 \x01(\t\x12\x11\n\tvariables\x18\x08 \x01(\x08\"\x91\x01\n\x04Work\x12\x12\n\nallocation\x18\x01 \x01(\x0c\x12\x32\n\tvariables\x18\x02 \x03(\x0b\x32\x1f.lattice.v1.Work.VariablesEntry\x12\x0f\n\x07refusal\x18\x03 \x01(\t\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x42\n\x07Gateway\x12\x37\n\x07GetWork\x12\x1a.lattice.v1.GetWorkRequest\x1a\x10.lattice.v1.Workb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clattice/rpc/v1/gateway.proto\x12\nlattice.v1\"\x93\x01\n\x0eGetWorkRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\r\n\x05stale\x18\x07 \x01(\t\x12\x11\n\tvariables\x18\x08 \x01(\x08\"\xa1\x01\n\x04Work\x12\x12\n\nallocation\x18\x01 \x01(\x0c\x12\x32\n\tvariables\x18\x02 \x03(\x0b\x32\x1f.lattice.v1.Work.VariablesEntry\x12\x0f\n\x07refusal\x18\x03 \x01(\t\x12\x0e\n\x06script\x18\x04 \x01(\t\x1a\x30\n\x0eVariablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x42\n\x07Gateway\x12\x37\n\x07GetWork\x12\x1a.lattice.v1.GetWorkRequest\x1a\x10.lattice.v1.Workb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETWORKREQUEST']._serialized_start=45
   _globals['_GETWORKREQUEST']._serialized_end=192
   _globals['_WORK']._serialized_start=195
-  _globals['_WORK']._serialized_end=340
-  _globals['_WORK_VARIABLESENTRY']._serialized_start=292
-  _globals['_WORK_VARIABLESENTRY']._serialized_end=340
-  _globals['_GATEWAY']._serialized_start=342
-  _globals['_GATEWAY']._serialized_end=408
+  _globals['_WORK']._serialized_end=356
+  _globals['_WORK_VARIABLESENTRY']._serialized_start=308
+  _globals['_WORK_VARIABLESENTRY']._serialized_end=356
+  _globals['_GATEWAY']._serialized_start=358
+  _globals['_GATEWAY']._serialized_end=424
 # @@protoc_insertion_point(module_scope)

@@ -42,7 +42,7 @@ class GetWorkRequest(_message.Message):
     stale: _builtins.str
     """a resourceVersion that is too old for the caller: the object is read afresh"""
     variables: _builtins.bool
-    """also the values of environment.variablesFrom"""
+    """also what only a start needs: the values of environment.variablesFrom, and the script of scriptFrom"""
     def __init__(
         self,
         *,
@@ -90,10 +90,13 @@ class Work(_message.Message):
     ALLOCATION_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
     allocation: _builtins.bytes
     """JSON: metadata, spec and status of the Allocation"""
     refusal: _builtins.str
-    """why these cannot be had, as a sentence; then there are none"""
+    """why these, or the script, cannot be had, as a sentence; then there are none"""
+    script: _builtins.str
+    """of spec.scriptFrom, for a node that runs it; its digest is that of the spec"""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """of the Secrets of environment.variablesFrom, by the name of the variable"""
@@ -104,10 +107,11 @@ class Work(_message.Message):
         allocation: _builtins.bytes = ...,
         variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         refusal: _builtins.str = ...,
+        script: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "refusal", b"refusal", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "refusal", b"refusal", "script", b"script", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,11 +100,16 @@ class BackfillTable:
         return slots
 
     def remove(self, uid: str) -> list[tuple[Bucket, int]]:
-        """Removes the reservation of an allocation, which must be in the table, and gives the set a new layout number; returns how many
-        nodes it kept of which bucket.
+        """Removes the reservation of an allocation, which must be in the table; returns how many nodes it kept of which bucket.
+
+        The set gets a new layout number or, where this undoes the last addition, that of before.
         """
         reservation, slots = self.by_uid.pop(uid), self._slots.pop(uid)
-        self._enter(LayoutChange(self.layout, reservation, slots, 1))
+        change = self._changes.get(self.layout)
+        if change is not None and change.by < 0 and change.reservation is reservation:
+            self.layout = change.before
+        else:
+            self._enter(LayoutChange(self.layout, reservation, slots, 1))
         self._removed[uid] = reservation, slots
         for bucket, _ in slots:
             known = self.by_bucket[bucket]

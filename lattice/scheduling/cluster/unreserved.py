@@ -77,6 +77,15 @@ class UnreservedNodes:
                     yield times[at]
             at += 1
 
+    def starts_from_now(self, pool: FreeCounts, nodes: int, duration: float, before: float) -> Iterator[float]:
+        """Yields what `starts` does, and first the present time (seconds since the epoch) if `nodes` nodes may be free for `duration`
+        seconds from now.
+        """
+        free, now = self.of_pool(pool), self._releases.now
+        if min(free.counts[: bisect_left(free.times, now + duration)]) >= nodes:
+            yield now
+        yield from self.starts(pool, nodes, duration, before)
+
     def may_improve(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
         """Tells whether as many nodes as a reservation keeps might be free for `duration` seconds from before its start; False: surely not,
         which is noted for the next call.
@@ -105,15 +114,18 @@ class UnreservedNodes:
             return False
         return min(free.counts[: bisect_left(free.times, now + duration)]) < nodes
 
-    def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> None:
+    def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
         """Notes that the search by bucket found no earlier start for a reservation: `may_improve` then says False until something changes.
 
-        Not noted with a `duration` of 256 s or less, for which near ends are rounded anew from moment to moment; a note makes all rounded
-        times expire at the end of the epoch (4,096 s).
+        Returns False where that was noted already, and nothing has changed since. Not noted with a `duration` of 256 s or less, for which
+        near ends are rounded anew from moment to moment; a note makes all rounded times expire at the end of the epoch (4,096 s).
         """
-        if duration > NEAR:
-            self._not_earlier[reservation.uid] = self.of_pool(pool), duration
-            self._releases.expire_with_epoch()
+        if duration <= NEAR:
+            return True
+        free, known = self.of_pool(pool), self._not_earlier.get(reservation.uid)
+        self._not_earlier[reservation.uid] = free, duration
+        self._releases.expire_with_epoch()
+        return known is None or known[0] is not free or known[1] != duration
 
     def _is_improvable(self, reservation: BackfillReservation, free: StepFunction, pool: FreeCounts, duration: float) -> bool:
         """Tells whether totals over time `free` leave a start before the reservation's from which as many nodes as it keeps are free for

@@ -14,7 +14,7 @@ from lattice.errors import Rejected
 from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
 from lattice.lifecycle.grace import grace_seconds
-from lattice.lifecycle.hardware import OCI_IMAGES
+from lattice.lifecycle.hardware import OCI_IMAGES, PMIX
 from lattice.models.conditions import PROLOGUE_FAILED, SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.cluster.node_cache import HOLLOW
@@ -59,9 +59,8 @@ def candidate_of(
     try:
         submitted = _submitted_at(allocation)
         minimum, maximum = _count(spec.resources.nodes)
-        in_image = bool(spec.environment.image)
-        architectures = architectures_of(status.software)
-        need = need_of(spec.resources, indices, spec.data.scratch_bytes, in_image=in_image, architectures=architectures)
+        features, architectures = features_of(spec), architectures_of(status.software)
+        need = need_of(spec.node_resources, indices, spec.data.scratch_bytes, features=features, architectures=architectures)
         need = _away_from_failures(need, status, indices, minimum, avoid)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
@@ -154,18 +153,24 @@ def need_of(
     indices: Mapping[str, int],
     scratch: int = 0,
     *,
-    in_image: bool = False,
+    features: frozenset[str] = frozenset(),
     architectures: frozenset[str] = frozenset(),
 ) -> Need:
     """Returns what each node must offer for these resources and bytes of scratch space; `indices`: the index of each node by name.
 
-    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`, and one of the `architectures` (empty: any). Equal
-    resources give the same object, unless they name nodes. Raises Rejected for a field that does not parse.
+    `features`: those that a node must have besides (`features_of`); `architectures`: one of these (empty: any). Equal resources give the
+    same object, unless they name nodes. Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
-        return _shared_need(resources, scratch, in_image, architectures)
-    return _need(resources, indices, scratch, in_image, architectures)
+        return _shared_need(resources, scratch, features, architectures)
+    return _need(resources, indices, scratch, features, architectures)
+
+
+def features_of(spec: AllocationSpec) -> frozenset[str]:
+    """Returns the features that nodes must have for what the work is, beside those that it names: to run images, to serve PMIx."""
+    wanted = ((OCI_IMAGES, bool(spec.environment.image)), (PMIX, spec.tasks.mpi == "Pmix"))
+    return frozenset(feature for feature, asked in wanted if asked)
 
 
 def architectures_of(images: tuple[SoftwareImage, ...]) -> frozenset[str]:
@@ -274,19 +279,20 @@ def _placed_at(allocation: Allocation | None, since: float) -> float:
 
 
 @lru_cache(maxsize=65536)
-def _shared_need(resources: Resources, scratch: int, in_image: bool, architectures: frozenset[str]) -> Need:
+def _shared_need(resources: Resources, scratch: int, features: frozenset[str], architectures: frozenset[str]) -> Need:
     """Returns the need of resources that name no nodes; the same object for equal resources."""
-    return _need(resources, {}, scratch, in_image, architectures)
+    return _need(resources, {}, scratch, features, architectures)
 
 
-def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_image: bool, architectures: frozenset[str]) -> Need:
-    """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least, work in an
-    image (`in_image`) for the feature `oci`.
+def _need(
+    resources: Resources, indices: Mapping[str, int], scratch: int, features: frozenset[str], architectures: frozenset[str]
+) -> Need:  # fmt: skip
+    """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least.
 
     Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
-    features = frozenset((*constraints.features, *((OCI_IMAGES,) if in_image else ())))
+    features = features | frozenset(constraints.features)
     gpu_memory = quantity_bytes(constraints.gpu_memory) if constraints.gpu_memory is not None else 0
     wants_gpus = bool(constraints.gpu_type) or gpu_memory > 0
     return Need(

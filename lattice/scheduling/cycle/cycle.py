@@ -16,7 +16,8 @@ from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import UNRESTRICTED, Admission, GateChain
 from lattice.scheduling.cycle.placer import Placer
-from lattice.scheduling.cycle.power_fit import Fit
+from lattice.scheduling.cycle.power_fit import Fit, NoFit
+from lattice.scheduling.cycle.rearrangement import Rearrangement
 from lattice.scheduling.cycle.reasons import Explainer
 from lattice.scheduling.cycle.reservations import CycleReservations
 from lattice.scheduling.cycle.retries import Retries
@@ -55,7 +56,9 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
 class Cycle:
     """One cycle of one vcluster while it runs; `decide` makes it and calls its methods in their order."""
 
-    __slots__ = ("_explain", "_explainer", "_gates", "_needless", "_placer", "_queue", "_retries", "_scores", "reservations")
+    __slots__ = (
+        "_explain", "_explainer", "_gates", "_needless", "_placer", "_queue", "_rearrangement", "_retries", "_scores", "reservations",
+    )  # fmt: skip
 
     def __init__(self, state: ClusterState, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
         policy, queue = state.policy(vcluster), state.pending_queue(vcluster)
@@ -70,6 +73,7 @@ class Cycle:
         profile = self.reservations.profile
         self._placer = Placer(state, EquivalenceClasses(state, policy, strategy_of(policy), profile, queue, now), now)
         self._gates = GateChain(state, policy, queue, now)
+        self._rearrangement = Rearrangement(queue, self.reservations, self._placer, self._gates, state.node_cache)
         self._retries = Retries(state, queue, self.reservations, self._placer.classes, self._gates)
         self._needless: Mapping[str, Candidate] = {}
         """By uid, the candidates that are not evaluated in this cycle."""
@@ -109,7 +113,8 @@ class Cycle:
     def evaluate(self, entry: Entry) -> Outcome:
         """Returns the outcome of one candidate in the contested phase; claims nodes, and confirms, gives, revokes or ends reservations.
 
-        In this order: gates, strict order of submission, its own reservation, nodes, revocation of lower classes, a new reservation.
+        In this order: gates, strict order of submission, its own reservation, nodes, revocation of lower classes, a new reservation,
+        rearrangement of those behind it.
         """
         candidate, number, person, opens, score = entry
         reservations = self.reservations
@@ -131,8 +136,7 @@ class Cycle:
             return self._place(candidate, shape, fit, score)
         if overtakes and not fit.watts and shape.eq_class.usable >= candidate.minimum:
             return self._overtake(candidate, shape, admission, held, score)
-        granted = reservations.grant(candidate, shape, held, fit)
-        return self._explainer.waiting(candidate, shape, score, fit, granted)
+        return self._grant(candidate, shape, admission, held, fit, score)
 
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
         """Yields the outcomes of the remaining candidates in the capacity phase, and claims what it places; gives no reservation.
@@ -189,7 +193,23 @@ class Cycle:
             if held is None and (granted := self.reservations.grant(candidate, shape, None, fit)) is not None:
                 revocation.make_final()
         if held is not None:
-            granted = self.reservations.grant(candidate, shape, held, fit)
+            return self._grant(candidate, shape, admission, held, fit, score)
+        return self._explainer.waiting(candidate, shape, score, fit, granted)
+
+    def _grant(
+        self, candidate: Candidate, shape: RequestShape, admission: Admission, held: BackfillReservation | None, fit: NoFit,
+        score: Score | None,
+    ) -> Outcome:  # fmt: skip
+        """Returns the outcome of a candidate that found no nodes (`fit`): Waiting, with the reservation that it gets, if any, or Placed.
+
+        Where it only keeps its own (`held`), reservations behind it are moved if it then starts now or gets an earlier one.
+        """
+        granted = self.reservations.grant(candidate, shape, held, fit)
+        if granted is not None and granted is self.reservations.unimproved:
+            earlier = self._rearrangement.earlier(candidate, shape, admission, granted)
+            if isinstance(earlier, Fit):
+                return self._place(candidate, shape, earlier, score)
+            granted = earlier or granted
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def _place(self, candidate: Candidate, shape: RequestShape, fit: Fit, score: Score | None) -> Outcome:

@@ -135,13 +135,35 @@ class EquivalenceClass:
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
         for start in eq_classes.profile.unreserved.starts(self.pool, nodes, duration, NEVER if before is None else before.start):
-            end = round_up(start + duration, now)
-            pool = eq_classes.profile.pool_at(self.pool, start, end, self.reservation, nodes)
-            counts = None if pool is None else self.choice.choose(pool, nodes, nodes)
-            if counts is not None:
-                by_key = tuple((bucket.key, count) for bucket, count in counts)
-                return BackfillReservation(candidate.uid, candidate.vcluster, start, end, by_key)
+            found = self.at(candidate, start, duration)
+            if found is not None:
+                return found
         return before
+
+    def at(self, candidate: Candidate, start: float, duration: float) -> BackfillReservation | None:
+        """Returns a backfill reservation of home nodes from `start` (after now) for at least `duration` seconds that delays no other; does
+        not add it. None: too few nodes are free then, or they do not fit together.
+        """
+        profile, nodes = self._eq_classes.profile, candidate.minimum
+        end = round_up(start + duration, self._eq_classes.now)
+        pool = profile.pool_at(self.pool, start, end, self.reservation, nodes)
+        counts = None if pool is None else self.choice.choose(pool, nodes, nodes)
+        if counts is None:
+            return None
+        return BackfillReservation(candidate.uid, candidate.vcluster, start, end, tuple((bucket.key, count) for bucket, count in counts))
+
+    def no_later(self, candidate: Candidate, duration: float, before: BackfillReservation) -> BackfillReservation | None:
+        """Returns a backfill reservation for `duration` seconds that starts no later than `before`, which was taken out of the table, and
+        delays no other: `before` itself if it is still possible, else the earliest one; None: there is none. Does not add it.
+        """
+        if self._still(before, duration):
+            return before
+        starts = self._eq_classes.profile.unreserved.starts(self.pool, candidate.minimum, duration, before.start)
+        for start in (*starts, before.start):
+            found = self.at(candidate, start, duration)
+            if found is not None:
+                return found
+        return None
 
     def largest_equal(self, sizes: Mapping[Bucket, int]) -> int:
         """Returns the size of the largest set of nodes of one fingerprint, given how many nodes of each bucket count; an unknown

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lattice.lifecycle.hardware import OCI_IMAGES
+from lattice.lifecycle.hardware import OCI_IMAGES, PMIX
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.units import format_bytes
 
 MOST_NAMED: Final = 8
 """Most GPU types or features that a sentence names."""
+
+_SERVES: Final = {OCI_IMAGES: ", which runs environment.image", PMIX: ", which serves PMIx"}
+"""By feature, what a node with it does, for features that work asks for without naming them."""
 
 _Classes = list[tuple[Hardware, int]]
 
@@ -115,7 +118,7 @@ def _demands(need: Need) -> list[_Demand]:
         demand(f"{need.cpus} CPUs", most, replace(any_node, cpus=need.cpus), replace(need, cpus=0))
     for feature in sorted(need.features):
         alone = replace(any_node, features=frozenset({feature}))
-        text = f"the feature {feature}" + (", which runs environment.image" if feature == OCI_IMAGES else "")
+        text = f"the feature {feature}{_SERVES.get(feature, '')}"
         demand(text, _features, alone, replace(need, features=need.features - {feature}))
     return found
 

@@ -194,9 +194,8 @@ class Explainer:
         usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
         own = candidate.uid if candidate.uid in self._profile.reservations else ""
         others = once("sharers", (eq_class, own), lambda: self._profile.table.sharers(pool.members, own))
-        message = (
-            f"needs {count_nodes(wanted)}; {are(free)} free, and {are(free - usable, ' of them')} kept for {count_jobs(others)} before it"
-        )
+        kept = f"{are(free - usable, ' of them')} kept by backfill reservations of {count_jobs(others)}"
+        message = f"needs {count_nodes(wanted)}; {are(free)} free, and {kept}"
         return "BehindHigherPriority", message + self._in_order()
 
     def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:

@@ -80,7 +80,7 @@ class ReservationHolders:
     work that lost its reservation, when it was first given one, seconds since the epoch.
     """
 
-    __slots__ = ("_profile", "_standing", "by_uid", "unevaluated")
+    __slots__ = ("_profile", "_standing", "by_uid", "places", "unevaluated")
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ class ReservationHolders:
         self.unevaluated = set(self.by_uid)
         """The uids of holders that this cycle has not evaluated yet; the set only shrinks."""
         self._standing: dict[str, int] = {}
-        """The preemption class by uid of unevaluated holders whose reservation of the last cycle is still in the backfill table."""
+        """The preemption class by uid of unevaluated holders that have a reservation in the backfill table."""
+        self.places: dict[str, int] = {}
+        """By uid of those that have been in `_standing`: the place among the candidates."""
 
     # The order of evaluation
 
@@ -128,9 +130,16 @@ class ReservationHolders:
 
     def note_standing(self, candidates: Iterable[Candidate]) -> None:
         """Notes which of these candidates hold a reservation in the backfill table: those may be revoked until they are evaluated."""
-        for one in candidates:
+        for place, one in enumerate(candidates):
             if one.uid in self.by_uid and one.uid in self._profile.reservations:
                 self._standing[one.uid] = one.preemption_class
+                self.places[one.uid] = place
+
+    def list_standing(self) -> list[BackfillReservation]:
+        """Returns the reservations that may be revoked, in the order in which their holders are evaluated."""
+        uids = sorted([uid for uid in self.by_uid if uid in self._standing], key=lambda uid: self.by_uid[uid].given)
+        uids.sort(key=lambda uid: -self._standing[uid])
+        return [self._profile.reservations[uid] for uid in uids]
 
     def protect(self, uid: str) -> None:
         """Ends the right of others to revoke an allocation's reservation, which is confirmed, searched anew or ended; changes no table."""

@@ -41,7 +41,7 @@ class CycleReservations:
 
     __slots__ = (
         "_awaited", "_depth", "_heirs", "_kept", "_last", "_now", "_some_wait", "_state", "_strict", "_vcluster",
-        "epoch", "firm", "holders", "lasting", "profile",
+        "epoch", "firm", "holders", "lasting", "profile", "unimproved",
     )  # fmt: skip
 
     def __init__(self, state: ClusterState, policy: Policy, candidates: Sequence[Candidate], now: float) -> None:
@@ -65,6 +65,10 @@ class CycleReservations:
         """Whether nothing happened since the last cycle that could move a reservation, so that a cheap check confirms one."""
         self._some_wait = False
         """Whether a candidate has been evaluated that waits for nodes."""
+        self.unimproved: BackfillReservation | None = None
+        """The reservation to which the last `grant` found no better one; None: it gave another or none, or the last search found no
+        better one either, and nothing has changed since.
+        """
 
     @property
     def contested(self) -> bool:
@@ -174,6 +178,7 @@ class CycleReservations:
         `held`: its own of before, which the caller has taken out of the table; None: none. Returns None where a newcomer finds the depth
         reached, power is what lacks (`fit`), or no start is known; a holder then has only the right to a new one left.
         """
+        self.unimproved = None
         found = self._grant(candidate, shape, held, fit)
         if held is not None and found is not held:
             self._note_given_up()
@@ -199,9 +204,20 @@ class CycleReservations:
         self.profile.add(found)
         self.epoch += 1
         if found is held:
-            self.profile.unreserved.keep_until_changed(found, shape.eq_class.pool, self._state.occupancy(candidate))
+            anew = self.profile.unreserved.keep_until_changed(found, shape.eq_class.pool, self._state.occupancy(candidate))
+            self.unimproved = found if anew or not self._last.untouched else None
         self._keep(found)
         return found
+
+    def note_rearranged(self, uid: str, earlier: BackfillReservation | None) -> None:
+        """Notes that reservations in the table have moved so that a holder (uid) starts before its own: at that of `earlier`, which is in
+        the table, or now (None), for which `note_placed` is to follow.
+        """
+        self.epoch += 1
+        self._note_given_up()
+        del self._kept[uid]
+        if earlier is not None:
+            self._keep(earlier)
 
     def end(self, uid: str, reason: str) -> None:
         """Ends the reservation, or the right to one, of a candidate that a gate keeps waiting with this reason; none: nothing to end.

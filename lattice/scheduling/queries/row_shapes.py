@@ -42,7 +42,7 @@ class StatusRow(NamedTuple):
 
 
 class StatusDetail(NamedTuple):
-    """The fields of an Allocation that only the wide table shows."""
+    """The fields of an Allocation that only the wide table and Slurm's programs show. New fields are added at the end only."""
 
     job: str
     tenant: str
@@ -51,3 +51,10 @@ class StatusDetail(NamedTuple):
     preemption_class: int
     score: str
     message: str
+    nodelist: str
+    """The nodes that it has, or had last."""
+    reason: str
+    """Why it waits, or how it ended: the word alone; empty while it runs."""
+    code: int
+    """The exit code of its last attempt, 128+n for signal n; 0 while there is none."""
+    signal: int

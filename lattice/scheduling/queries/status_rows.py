@@ -180,7 +180,7 @@ def status_row(one: Allocation) -> StatusRow:
 
 
 def status_detail(one: Allocation) -> StatusDetail:
-    """Returns the fields of an Allocation that only the wide table shows."""
+    """Returns the fields of an Allocation that only the wide table and Slurm's programs show."""
     why = blocker(one)
     return StatusDetail(
         job=one.spec.tags.get("name", ""),
@@ -190,6 +190,10 @@ def status_detail(one: Allocation) -> StatusDetail:
         preemption_class=one.spec.lifecycle.preemption_class,
         score=one.status.score.total if one.status.score is not None else "",
         message=why.message if why is not None else "",
+        nodelist=one.status.nodes,
+        reason=why.reason if why is not None and (is_final(one) or phase_of(one) == PENDING) else "",
+        code=(one.status.exit.code or 0) if one.status.exit is not None else 0,
+        signal=one.status.exit.signal if one.status.exit is not None else 0,
     )
 
 

@@ -45,7 +45,7 @@ from lattice.scheduling.recording.record_rows import (
 from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.views.ledger import TenantAccount
 
-RULES: Final = 3
+RULES: Final = 4
 """The version of the rules of decision, raised when equal snapshots are decided otherwise on purpose (docs/explanation/formats.md)."""
 _DIGEST_BYTES: Final = 16
 _ENCODE: Final = msgspec.msgpack.Encoder().encode

@@ -55,11 +55,29 @@ LIMITED = facts(vclusters=(HPC,), tenants=(tenant(quota={"maxPreemptionClass": 5
         ),
         pytest.param({"entrypoint": None}, "WorkMissing", "neither", id="no work"),
         pytest.param({"script": "#!/bin/sh\n"}, "WorkMissing", "both given", id="both"),
+        pytest.param(
+            {"scriptFrom": {"configMap": "job.script", "digest": "sha256:" + 64 * "0"}},
+            "WorkMissing",
+            "spec.scriptFrom and spec.entrypoint are both given",
+            id="both, one in a ConfigMap",
+        ),
         pytest.param({"entrypoint": "  "}, "EntrypointInvalid", "is empty", id="empty entrypoint"),
         pytest.param({"entrypoint": "''"}, "EntrypointInvalid", "is empty", id="empty word"),
         pytest.param({"entrypoint": "echo 'a"}, "EntrypointInvalid", "no closing quotation", id="open quote"),
         pytest.param({"entrypoint": "echo a\0b"}, "EntrypointInvalid", "NUL at character 7", id="NUL in entrypoint"),
         pytest.param({"entrypoint": "x" * 1_000_000}, "EntrypointInvalid", "1000000 characters (limit: 65536)", id="a million characters"),
+        pytest.param(
+            {"entrypoint": None, "script": "#!/bin/sh\n", "scriptArguments": ["a", "\0"]},
+            "ScriptInvalid",
+            "argument 2 has a NUL",
+            id="NUL in an argument",
+        ),
+        pytest.param(
+            {"entrypoint": None, "script": "#!/bin/sh\n", "scriptArguments": ["x" * 65536]},
+            "ScriptInvalid",
+            "65537 bytes together",
+            id="large arguments",
+        ),
         pytest.param({"entrypoint": None, "script": "echo hi\n"}, "ScriptInvalid", "first line is 'echo hi'", id="no #!"),
         pytest.param({"entrypoint": None, "script": "#!/bin/sh\nx\r\n"}, "ScriptInvalid", "(CRLF) in line 2", id="CRLF"),
         pytest.param({"entrypoint": None, "script": "#!/bin/sh\n\0"}, "ScriptInvalid", "a NUL in line 2", id="NUL in script"),
@@ -317,3 +335,23 @@ def test_an_entrypoint_is_refused_exactly_where_it_does_not_split(text: str) -> 
     except ValueError:
         sound = False
     assert isinstance(submit(allocation(entrypoint=text)), Accepted) == sound
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"tasks": {"total": 8, "perNode": 4, "cpus": 2, "layout": "Cyclic"}}, ""),
+        ({"tasks": {"total": 8192}}, ""),
+        ({"tasks": {"total": 8193}}, "TasksAboveNodes"),
+        ({"tasks": {"total": 9, "perNode": 4}}, "TasksAboveNodes"),
+        ({"tasks": {"cpus": 2}}, "TasksIncomplete"),
+        ({"tasks": {"perNode": 2, "mpi": "Auto"}}, "TasksIncomplete"),
+        ({"tasks": {"cpus": 2, "on": "HeadNode"}}, ""),
+        ({"tasks": {"cpus": 2}, "script": "#!/bin/sh\n", "entrypoint": None}, ""),
+        ({"tasks": {"total": 2}, "environment": {"image": "app"}}, ""),
+        ({"tasks": {"total": 2, "on": "HeadNode"}, "environment": {"image": "app"}}, ""),
+    ],
+)
+def test_tasks_are_refused_that_no_launch_can_start_as_asked(spec: dict[str, Any], why: str) -> None:
+    verdict = submit(allocation(**spec))
+    assert (verdict.reason if isinstance(verdict, Refused) else "") == why, verdict

@@ -15,6 +15,7 @@ from lattice.admission.reasons import REFUSAL_WORDS, REFUSALS
 from lattice.admission.strict import parse_strict
 from lattice.quota import checks
 from lattice.software import references
+from lattice.workflow import dags, members
 from lattice_webhooks import reviews
 from tests.unit.admission.builders import accepted, allocation, facts, refused, tenant, vcluster
 
@@ -217,7 +218,8 @@ def test_what_is_in_use_is_not_deleted(kind: str) -> None:
 def test_every_reason_that_a_check_gives_is_documented() -> None:
     given: set[str] = set()
     rules = [Path(checks.__file__).parent / f"{name}.py" for name in ("amounts", "checks", "declared")]
-    for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules, Path(reviews.__file__), Path(references.__file__)):
+    workflow = [Path(str(module.__file__)) for module in (references, dags, members)]
+    for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules, Path(reviews.__file__), *workflow):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)

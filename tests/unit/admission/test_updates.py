@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lattice.admission import Request, wanted_rights
-from lattice.admission.updates import IMMUTABLE, IMMUTABLE_IN_LIFECYCLE
+from lattice.admission.updates import CHANGED_WHILE_PENDING, IMMUTABLE, IMMUTABLE_IN_LIFECYCLE
 from lattice.models import allocation as model
 from tests.unit.admission.builders import NOW, accepted, allocation, change, facts, refused, submit, vcluster
 
@@ -52,6 +52,8 @@ def test_immutable_fields_say_what_to_do_instead(field: str) -> None:
         "tasks": {"perNode": 2},
         "environment": {"workdir": "/x"},
         "data": {"scratchPerNode": "1Gi"},
+        "scriptArguments": ["other"],
+        "scriptFrom": {"configMap": "other", "digest": "sha256:" + 64 * "0"},
     }
     verdict = refused(change(obj, changed(obj, **{field: values.get(field, "other")})))
     assert (verdict.reason, verdict.field) == ("Immutable", f"spec.{field}")
@@ -61,6 +63,7 @@ def test_immutable_fields_say_what_to_do_instead(field: str) -> None:
 def test_the_immutable_fields_are_those_of_the_model() -> None:
     assert IMMUTABLE == model.IMMUTABLE
     assert IMMUTABLE_IN_LIFECYCLE == model.FIXED_LIFECYCLE
+    assert CHANGED_WHILE_PENDING == model.PENDING_LIFECYCLE
 
 
 @pytest.mark.parametrize(
@@ -140,3 +143,39 @@ def test_holding_what_has_its_nodes_is_accepted_with_the_word_that_it_goes_on() 
     (warning,) = accepted(change(obj, changed(obj, hold=True))).warnings
     assert "has its nodes already, and goes on" in warning
     assert accepted(change(stored(), changed(stored(), hold=True))).warnings == ()
+
+
+PLACED: dict[str, Any] = {**conditions(Scheduled="True"), "attempt": 2, "nodes": "n1"}
+
+
+@pytest.mark.parametrize("field", CHANGED_WHILE_PENDING)
+def test_what_only_pending_work_may_change_is_refused_once_it_holds_nodes(field: str) -> None:
+    value: Any = {"policy": "Always"} if field == "requeue" else "2099-01-01T00:00:00Z"
+    accepted(change(stored(), changed(stored(), lifecycle={field: value})))
+    verdict = refused(change(stored(status=PLACED), changed(stored(status=PLACED), lifecycle={field: value})))
+    assert (verdict.reason, verdict.field) == ("NotPending", f"spec.lifecycle.{field}")
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "status", "said"),
+    [
+        pytest.param(None, 2, PLACED, "", id="the present attempt"),
+        pytest.param(None, 1, PLACED, "", id="one that has ended, which changes nothing"),
+        pytest.param(2, 2, PLACED, "", id="the same again"),
+        pytest.param(None, 3, PLACED, "has not begun (current attempt: 2)", id="one to come"),
+        pytest.param(2, 1, PLACED, "cannot go back (current: 2, requested: 1)", id="back"),
+        pytest.param(2, None, PLACED, "cannot go back (current: 2, requested: none)", id="taken away"),
+        pytest.param(None, 2, {"attempt": 2}, "has no nodes yet", id="one that waits"),
+        pytest.param(None, 1, FINAL, "has ended", id="ended work"),
+    ],
+)
+def test_a_requeue_names_an_attempt_that_runs(before: int | None, asked: int | None, status: dict[str, Any], said: str) -> None:
+    given = {} if before is None else {"requeueAttempt": before}
+    obj = stored(status=status, **given)
+    new = changed(obj, **({} if asked is None else {"requeueAttempt": asked}))
+    if asked is None:
+        del new["spec"]["requeueAttempt"]
+    if said:
+        assert said in refused(change(obj, new)).sentence
+    else:
+        accepted(change(obj, new))

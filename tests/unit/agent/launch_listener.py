@@ -86,7 +86,16 @@ class Listener:
         for frame in self._decoder.feed(data):
             self._accept(frame)
         if self.hearing and self.numbers and not self.closed:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Acknowledges what has come; a keeper may be gone whose end was acknowledged before, though a frame followed that end."""
+        try:
             self.had(self.numbers[-1])
+        except BrokenPipeError:
+            if self.done is None:
+                raise
+            self.closed = True
 
     def _accept(self, frame: Frame) -> None:
         """Notes one frame."""

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 from lattice_agent.state.image_cache import ImageCache
+from lattice_dev.build import build_starter
+from lattice_dev.progress import terminal
+from lattice_dev.waiting import HostClock
 
 STOPPED = Ordered("stop", 1.0)
 UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
@@ -57,6 +61,12 @@ def work(uid: str = UID, **changes: Any) -> NodeWork:
 def needs_root() -> pytest.MarkDecorator:
     """Skips without root: users, cgroups and mounts are real here."""
     return pytest.mark.skipif(os.geteuid() != 0, reason="starts work as another user, which needs root")
+
+
+@cache
+def rank_starter() -> Path:
+    """The program that forks ranks, compiled where it is not cached."""
+    return build_starter(terminal(HostClock()), os.environ)
 
 
 @contextmanager
@@ -104,13 +114,16 @@ async def machine(
     cache: ImageCache | None = None,
     scratch_dir: Path | None = None,
     tools: ContainerTools | None = None,
+    starter: str | None = None,
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
-    """A host on this machine, with scopes of its own that are gone afterwards."""
+    """A host on this machine, with scopes of its own that are gone afterwards; its ranks are forked by the starter, or another program."""
     node = node or directory.name
     state, memory = directory / "state", directory / "memory"
     async with open_host(
         state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir, tools=tools
     ) as host:
+        if host.keepers is not None:
+            host.keepers.starter = str(rank_starter()) if starter is None else starter
         try:
             yield host, Ends(host)
         finally:

@@ -14,6 +14,7 @@ import pytest
 from lattice.cli.__main__ import run
 from lattice.cli.console import Outside
 from lattice.cli.registry import split_verb
+from lattice.cli.slurm.__main__ import run as run_slurm
 from lattice.daemon.clock import ManualClock
 from lattice.errors import LatticeError
 from lattice.kube.fake import FakeCluster
@@ -138,6 +139,12 @@ class Bench:
             code = run(verb, rest, self._outside(out, err, stdin))
         except SystemExit as stop:
             code = int(stop.code or 0)
+        return Result(code, out.getvalue(), err.getvalue())
+
+    def slurm(self, program: str, *argv: str, stdin: str = "") -> Result:
+        """One run of a program of Slurm."""
+        out, err = io.StringIO(), io.StringIO()
+        code = run_slurm(program, argv, self._outside(out, err, stdin))
         return Result(code, out.getvalue(), err.getvalue())
 
     def _outside(self, out: io.StringIO, err: io.StringIO, stdin: str) -> Outside:

@@ -19,9 +19,11 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 QUOTAS = ("08-quota-tree.yaml", "09-koordinator.yaml")
 """For administrators: they declare groups, and submit nothing."""
+GRAPHS = ("14-dag.yaml",)
+"""Of the kind DAG, which `lattice dag submit` takes."""
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in EXAMPLES.glob("*.yaml") if path.name not in QUOTAS))
+@pytest.mark.parametrize("file", sorted(path.name for path in EXAMPLES.glob("*.yaml") if path.name not in (*QUOTAS, *GRAPHS)))
 def test_an_example_is_accepted_without_a_cluster(bench: Bench, file: str) -> None:
     result = bench.run("submit", "--dry-run=client", "-f", str(EXAMPLES / file))
     assert (result.code, result.err) == (0, "")
@@ -30,17 +32,24 @@ def test_an_example_is_accepted_without_a_cluster(bench: Bench, file: str) -> No
     assert document["spec"]["vcluster"] == "hpc-batch"
 
 
+@pytest.mark.parametrize("file", GRAPHS)
+def test_a_graph_is_accepted_without_a_cluster(bench: Bench, file: str) -> None:
+    result = bench.run("dag", "submit", "--dry-run=client", "-f", str(EXAMPLES / file))
+    assert (result.code, result.err) == (0, "")
+    assert yaml.safe_load(result.out)["kind"] == "DAG"
+
+
 def test_the_batch_script_becomes_what_slurm_would_run(bench: Bench) -> None:
     result = bench.run("submit", "--dry-run=client", str(EXAMPLES / "06-batch-script.sh"))
     assert result.code == 0
     spec = yaml.safe_load(result.out)["spec"]
     assert (spec["tenant"], spec["vcluster"], spec["resources"]["nodes"]) == ("physics", "hpc-batch", 2)
-    assert (spec["tasks"], spec["lifecycle"]) == ({"total": 8}, {"walltime": "5m"})
+    assert (spec["tasks"], spec["lifecycle"]) == ({"total": 8, "perNode": 4}, {"walltime": "5m"})
     assert spec["environment"]["output"] == {"stdout": "batch-%j.out"}
 
 
 def test_there_is_an_example_of_each_end() -> None:
-    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
+    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == [f"{number:02}" for number in range(1, 15)]
 
 
 def test_the_quota_trees_of_the_examples_are_sound_together() -> None:

@@ -121,7 +121,7 @@ def test_long_options_of_sbatch_count_on_the_command_line_and_what_is_moot_is_sa
     assert result.code == 0
     assert bench.read("job-sh-x7k2p")["spec"]["resources"] == {"nodes": 1, "gpus": 4}
     assert "Warning: --mem=64G ignored (Lattice uses full-node scheduling, memory is not constrainable)" in result.err
-    for refused in ("--dependency=afterok:1", "--licenses=x", "--signal=USR1@60", "--array=0-9"):
+    for refused in ("--dependency=aftercorr:12", "--licenses=x", "--array=0-9"):
         assert bench.run("submit", refused, str(script)).code == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from lattice.errors import Rejected
 from lattice.replay.synthetic import Dice
 from lattice_dev.bench import figures, peers, work
-from lattice_dev.bench.auditlog import Moment, count_writes, moments
+from lattice_dev.bench.auditlog import Moment, Writes, count_writes, moments, tell_difference, usual_writes, varying_writes
 from lattice_dev.bench.cost_rounds import Round, collection_seconds, costs
 from lattice_dev.bench.costs import Call, WriteKind, in_some_order
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
@@ -135,6 +136,17 @@ def test_a_refused_write_is_no_write_and_is_shown() -> None:
 
 def test_a_line_that_is_still_being_written_is_left_out() -> None:
     assert count_writes([line("create", "allocations"), line("create", "allocations")[:-20]]).total == 1
+
+
+def test_the_writes_of_the_usual_life_are_the_median_of_each_kind_so_that_one_now_and_then_counts_for_none() -> None:
+    life = {"create allocations": 1, "update allocations/status": 3}
+    plain = [Writes(Counter(life)), Writes(Counter(life | {"create usagerecords": 1})), Writes(Counter(life))]
+    launched = [Writes(Counter(life | {"update allocations/status": 4})) for _ in range(3)]
+    assert usual_writes(plain) == Counter(life)
+    assert usual_writes(launched).total() - usual_writes(plain).total() == 1
+    assert varying_writes(plain) == ["create usagerecords 0 to 1"]
+    assert tell_difference(usual_writes(plain), usual_writes(launched)) == "of the usual life update allocations/status 4 instead of 3"
+    assert "the same writes" in tell_difference(usual_writes(plain), usual_writes(plain))
 
 
 def test_the_moments_of_writes_are_read_with_their_fractions() -> None:

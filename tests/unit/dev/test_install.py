@@ -7,13 +7,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+import pytest
+
+from lattice.admission import Request, judge
 from lattice.errors import NotFound
 from lattice.kube import resources
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import Listing
 from lattice.kube.resources import Resource
-from lattice_dev.install import BEFORE_SCHEMAS, ENFORCED_SECONDS, SUPERSEDED, install_all, read_manifests, shipped
+from lattice_dev.install import BEFORE_SCHEMAS, ENFORCED_SECONDS, SUPERSEDED, calm_config, install_all, read_manifests, shipped
 from lattice_dev.waiting import HostClock
+from tests.unit.admission.builders import accepted, facts
 
 POLICY, CRD = "lattice-allocation-spec", "allocations.lattice.dev"
 
@@ -113,3 +117,8 @@ def test_each_policy_that_comes_before_the_schemas_is_shipped_with_its_binding()
     shipped_kinds = {(entry["kind"], entry["metadata"]["name"]) for entry in read_manifests(shipped("files"), {})}
     for name in BEFORE_SCHEMAS:
         assert {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)} <= shipped_kinds
+
+
+@pytest.mark.parametrize("hollow", [251, 3_000, 10_000])
+def test_options_for_many_hollow_nodes_are_in_order_with_each_other(hollow: int) -> None:
+    accepted(judge(Request("LatticeConfig", "CREATE", calm_config(hollow), {}), facts()))

@@ -119,6 +119,14 @@ def test_a_job_that_fits_beside_a_promise_is_passed_over_only_if_it_would_be_gon
     assert [one.job for one in judge(jobs, history, depth=depth)] == found
 
 
+def test_of_jobs_that_were_submitted_together_either_may_go_first_and_of_others_the_earlier() -> None:
+    history = [Commit(1, 5.0), Commit(2, 5.1, claimed=("second",))]
+    for apart, found in ((0.2, []), (0.3, ["first"])):
+        jobs = [queued("first", 4, order=1), queued("second", 8, order=2, seen=apart)]
+        judged = passed_over(jobs, history, capacity=10, grace_seconds=1.0, together_seconds=0.25)
+        assert [one.job for one in judged] == found
+
+
 def test_another_class_may_go_first() -> None:
     jobs = [queued("first", 4, order=1), queued("urgent", 2, order=2, job_class=8)]
     assert judge(jobs, [Commit(1, 5.0), Commit(2, 5.1, claimed=("urgent",))]) == []

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 from lattice.accounting.charges import Charge
 from lattice.accounting.records import read_rows, rows_text
 from lattice.errors import Corrupt
-from lattice.ledger.format import decode_shard, encode_shard
+from lattice.ledger.format import Row, decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
@@ -137,6 +137,16 @@ def test_a_ledger_shard_of_format_1_keeps_the_walltime_in_columns_that_an_older_
     text, without = encode_shard(LIMITED, 1), encode_shard([replace_struct(one, walltime=None) for one in LIMITED], 1)
     assert decode_shard(text) == LIMITED
     assert [line.split(" ")[:10] for line in text.split(";")] == [line.split(" ")[:10] for line in without.split(";")]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("limited", LIMITED, ids=lambda one: f"walltime {one.walltime}, sensitive {one.sensitive}")
+def test_mutexes_are_a_trailing_column_of_either_format(number: int, limited: Row) -> None:
+    had = replace_struct(limited, mutex="AAAAAAAAAAA+b-_4567890c")
+    text = encode_shard([had], number)
+    assert decode_shard(text) == [had]
+    older = text.rpartition(" ")[0]  # what a reader sees that ignores the column
+    assert decode_shard(older) == [limited]
 
 
 def test_a_plan_of_format_1_is_written_and_read_as_it_always_was() -> None:

@@ -41,6 +41,9 @@ class FakeAgent(AgentServicer):
         self.steps: list[pb.StepProgress] = []
         self.report = pb.NodeReport()
         self.silent = False
+        self.launches: list[pb.LaunchesReport] = []
+        self.asked_launches: list[pb.ReadLaunchesRequest] = []
+        self.ended_launches: list[pb.EndLaunchRequest] = []
 
     async def Coordinate(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ReporterState]:  # noqa: N802 - the protocol's name
         """Not served by this fake."""
@@ -66,6 +69,21 @@ class FakeAgent(AgentServicer):
         """Not served by this fake."""
         del request_iterator, context
         yield pb.LaunchMessage()
+
+    async def ReadLaunches(self, request: pb.ReadLaunchesRequest, context: Any) -> AsyncIterator[pb.LaunchesReport]:  # noqa: N802 - the protocol's name
+        """The pages that it was given; none: an agent of a release without launches."""
+        self.asked_launches.append(request)
+        if not self.launches:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        for page in self.launches:
+            yield page
+
+    async def EndLaunch(self, request: pb.EndLaunchRequest, context: Any) -> AsyncIterator[pb.EndLaunchReport]:  # noqa: N802 - the protocol's name
+        """Ends launch 3, and knows no other."""
+        self.ended_launches.append(request)
+        if request.number != 3:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no launch {request.number}")
+        yield pb.EndLaunchReport(ending=True, grace_seconds=30.0)
 
     async def ReadNode(self, request: pb.ReadNodeRequest, context: Any) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protocol's name
         """The report that it was given; a silent agent never answers."""

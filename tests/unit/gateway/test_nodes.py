@@ -22,6 +22,7 @@ from lattice_dev.pki import Authority, Identity
 from lattice_gateway import nodes
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.nodes import WorkService
+from lattice_gateway.scripts import Scripts
 from lattice_gateway.variables import Secrets
 from tests.unit.gateway.test_works import Site, row
 
@@ -48,7 +49,8 @@ class Net:
 
     @asynccontextmanager
     async def gateway(self, address: str, *, name: str = "lattice:gateway", host: str = "lattice-gateway") -> AsyncIterator[None]:
-        service = WorkService(self.site.works, Secrets(self.site.cluster, self.site.clock), self.nodes, SystemClock(), self.metrics)
+        secrets, scripts = Secrets(self.site.cluster, self.site.clock), Scripts(self.site.cluster, self.site.clock)
+        service = WorkService(self.site.works, secrets, scripts, self.nodes, SystemClock(), self.metrics)
         task = asyncio.ensure_future(nodes.serve(address, self.files(name, host), service))
         try:
             yield

@@ -17,6 +17,10 @@ from lattice_dev.generate.crds import KINDS, with_every_rule
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "crds").glob("*.yaml"))
 CRDS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
+SPECS_OF_MEMBERS = {".spec.defaults", ".spec.members[].spec"}
+"""Of a DAG: judged by admission, and by the schema of Allocations when members are made; here each write of a status would pay for them."""
+ATOMIC = {".spec.members", ".status.members", ".spec.members[].dependsOn", ".spec.dependsOn", ".status.edges"}
+"""Of a DAG, and of work that waits for others: a thousand entries, whose fields the server does not keep apart for whoever has set them."""
 NOT_OURS = {"apiVersion", "kind", "metadata"}
 
 every_crd = pytest.mark.parametrize("crd", CRDS.values(), ids=CRDS.keys())
@@ -92,7 +96,7 @@ def test_every_untyped_part_is_refused_by_a_rule_of_its_own(kind: type[Kind]) ->
     """In the schema, or in the policy of an Allocation's spec, which has every rule that is not in the schema (test_policies.py)."""
     for path, node in walk(with_every_rule(kind)):
         for name, child in node.get("properties", {}).items():
-            if is_untyped(child) or is_untyped(child.get("items", {})):
+            if (is_untyped(child) or is_untyped(child.get("items", {}))) and f"{path}.{name}" not in SPECS_OF_MEMBERS:
                 rules = {rule["rule"] for rule in child.get("x-kubernetes-validations", ())}
                 assert rules & {"false", "size(self) == 0"}, f"{path}.{name}"
 
@@ -116,7 +120,9 @@ def test_nothing_is_filled_in_by_the_server(crd: dict[str, Any]) -> None:
 def test_lists_of_objects_are_keyed(crd: dict[str, Any]) -> None:
     for path, node in walk(schema(crd)):
         items = node.get("items", {})
-        if items.get("type") == "object" and not is_untyped(items):
+        if node.get("x-kubernetes-list-type") == "atomic":
+            assert path in ATOMIC, path
+        elif items.get("type") == "object" and not is_untyped(items):
             assert node["x-kubernetes-list-type"] == "map", path
             assert set(node["x-kubernetes-list-map-keys"]) <= set(items["required"]), path
 
@@ -193,4 +199,4 @@ def test_every_rule_has_a_message_for_people(crd: dict[str, Any]) -> None:
 
 
 def test_the_allocations_schema_is_lean() -> None:
-    assert len(yaml.dump(CRDS["allocations"])) <= 45_000
+    assert len(yaml.dump(CRDS["allocations"])) <= 55_000

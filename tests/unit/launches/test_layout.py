@@ -14,6 +14,7 @@ from lattice.launches.layout import MOST_ON_NODE, CpusInUse, LaunchLayout, NodeR
 from lattice.launches.option_values import Distribution
 from lattice.launches.options import LaunchDefaults, LaunchOptions, parse
 from lattice.launches.placement import deal
+from lattice.launches.verbose import bound_cpus, tell_unbound
 
 
 def nodes(count: int = 4, cores: int = 4, threads: int = 1, gpus: int = 0) -> list[NodeCpus]:
@@ -130,6 +131,54 @@ def test_cpus_are_given_by_whole_cores_in_their_order(options: str, cpus: tuple[
     assert part(options, cores=8, threads=2).cpus == cpus
 
 
+SOCKETS = NodeCpus(
+    "n0",
+    ((0, 8), (1, 9), (2, 10), (3, 11), (4, 12), (5, 13), (6, 14), (7, 15)),
+    ((0, 8, 1, 9), (2, 10, 3, 11), (4, 12, 5, 13), (6, 14, 7, 15)),
+    (1, 0, 3, 2),
+    (0, 1, 2, 3),
+    ((0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)),
+)
+"""Two sockets of two NUMA domains each, of two cores with two threads; a GPU in each domain."""
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        ("-n 2 -c 4 -m block:block", ((0, 8, 1, 9), (2, 10, 3, 11))),
+        ("-n 3 -c 2 -m block:cyclic", ((0, 8), (4, 12), (1, 9))),
+        ("-n 2 -c 4 -m block:cyclic", ((0, 8, 1, 9), (4, 12, 5, 13))),
+        ("-n 2 -c 4 -m *:fcyclic", ((0, 8, 4, 12), (1, 9, 5, 13))),
+        ("-n 1 -c 10 -m block:cyclic", ((0, 8, 1, 9, 2, 10, 3, 11, 4, 12),)),
+        ("-n 3 -c 1 --hint=nomultithread -m block:cyclic", ((0,), (4,), (1,))),
+        ("-n 2 -c 2 --threads-per-core=1", ((0, 1), (2, 3))),
+        ("-n 2 -c 2 --threads-per-core=2", ((0, 8), (1, 9))),
+        ("-n 1 --cpu-bind=sockets", (SOCKETS.sockets[0],)),
+        ("-n 1 --cpu-bind=ldoms", (SOCKETS.domains[0],)),
+        ("-n 2 --cpu-bind=sockets -m block:cyclic", SOCKETS.sockets),
+        ("-n 2 --cpu-bind=ldoms --hint=nomultithread", ((0, 1), (0, 1))),
+        ("-n 5 --cpu-bind=rank_ldom", (*SOCKETS.domains, SOCKETS.domains[0])),
+        ("-n 2 --cpu-bind=rank", ((0, 8), (1, 9))),
+        ("-n 2 --cpu-bind=mask_ldom:0x3,0x8", (SOCKETS.sockets[0], SOCKETS.domains[3])),
+    ],
+)
+def test_tasks_are_bound_by_sockets_and_numa_domains(options: str, cpus: tuple[tuple[int, ...], ...]) -> None:
+    assert laid(options, [SOCKETS]).nodes[0].cpus == cpus
+
+
+@pytest.mark.parametrize("order", ["", ":cyclic", ":fcyclic"])
+def test_a_launch_holds_the_cores_that_its_tasks_are_given_in_any_order(order: str) -> None:
+    held = frozenset((0, 8, 4, 12))
+    part = laid(f"-n 3 -c 2 -m block{order}", [SOCKETS], n0=held).nodes[0]
+    assert part.held == frozenset(cpu for cpus in part.cpus for cpu in cpus)
+    assert not part.held & held
+
+
+def test_cores_of_no_socket_are_given_last() -> None:
+    odd = NodeCpus("n0", ((0,), (1,), (2,)), ((2,),))
+    assert laid("-n 3 -c 1 -m block:cyclic", [odd]).nodes[0].cpus == ((2,), (0,), (1,))
+
+
 def test_a_node_has_only_so_many_tasks_of_one_launch() -> None:
     assert len(laid(f"-O -n {MOST_ON_NODE} -N 1").nodes[0].ranks) == MOST_ON_NODE
     for text in (f"-O -n {MOST_ON_NODE + 1} -N 1", f"-O -n {MOST_ON_NODE + 1} -N 4 -m plane={MOST_ON_NODE + 1}", "-O -n 1000000"):
@@ -168,10 +217,26 @@ def test_one_task_goes_to_the_first_node_with_a_free_core() -> None:
         ("-n 2 --gpu-bind=closest", ((0, 1), (2, 3))),
         ("-n 2 --gpus-per-node=4 --gpu-bind=map_gpu:3,1", ((3,), (1,))),
         ("-n 2 --gpu-bind=mask_gpu:0x3,0xc", ((0, 1), (2, 3))),
+        ("-n 2 --gpu-bind=none", (None, None)),
+        ("-n 2 --gpu-bind=per_task:2", ((0, 1), (2, 3))),
+        ("-n 2 --gpus=3", ((0, 1, 2), (0, 1, 2))),
+        ("--gpus=4 --gpus-per-task=2", ((0, 1), (2, 3))),
     ],
 )
 def test_tasks_see_all_gpus_unless_they_ask_for_their_own(options: str, gpus: tuple[tuple[int, ...] | None, ...]) -> None:
     assert part(options, gpus=4).gpus == gpus
+
+
+def test_gpus_of_a_launch_are_dealt_to_its_nodes_and_none_too_many() -> None:
+    layout = laid("-N 3 --gpus=4", nodes(3, gpus=4))
+    assert [part.gpus for part in layout.nodes] == [((0, 1),), ((0,),), ((0,),)]
+    assert [part.gpus for part in laid("-N 2 --gpus=1", nodes(2, gpus=4)).nodes] == [((0,),), ((),)]
+    assert ranks(laid("--gpus=6 --gpus-per-task=2", nodes(1, gpus=8))) == {"n0": [0, 1, 2]}
+
+
+def test_gpus_are_given_in_numa_order_as_cores_are() -> None:
+    assert laid("-n 4 --gpus-per-task=1 -c 4", [SOCKETS]).nodes[0].gpus == ((1,), (0,), (3,), (2,))
+    assert laid("-n 2 -c 8 --gpu-bind=closest", [SOCKETS]).nodes[0].gpus == ((1, 0), (3, 2))
 
 
 def test_launches_beside_each_other_have_gpus_of_their_own() -> None:
@@ -200,7 +265,7 @@ def test_every_rank_is_dealt_exactly_once(tasks: int, capacities: list[int], dis
 
 
 @given(
-    st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 2), st.integers(1, 20), st.sampled_from(["", "-c2", "--exact", "--cpu-bind=cores"]),
+    st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 2), st.integers(1, 20), st.sampled_from(["", "-c2", "--exact", "--cpu-bind=cores", "-c2 -m block:cyclic", "--exact -m *:fcyclic"]),
     st.data(),
 )  # fmt: skip
 def test_own_cores_are_disjoint_and_never_those_in_use(sizes: list[int], threads: int, tasks: int, own: str, data: st.DataObject) -> None:
@@ -223,3 +288,30 @@ def test_own_cores_are_disjoint_and_never_those_in_use(sizes: list[int], threads
         assert len(used) == len(set(used))
         if own:
             assert set(used) <= node.held
+
+
+def test_of_tasks_above_the_cores_it_is_said_where_they_share_them() -> None:
+    few, many = nodes(1, 1), nodes(1, 4)
+    assert tell_unbound(laid("-n 4 -O", few), few) == "4 tasks share the 1 core of n0: they are not bound"
+    assert tell_unbound(laid("-n 4 -O", many), many) == ""
+
+
+def test_a_binding_is_said_for_each_task_as_slurm_says_it() -> None:
+    there = [SOCKETS]
+
+    def said(words: str) -> list[str]:
+        options = read(words, allocated=1)
+        return list(bound_cpus(options.cpu_bind.kind, laid(words, there), there))
+
+    assert said("-n 2 --cpu-bind=verbose,cores") == [
+        "cpu-bind_cores=MASK - n0, task  0  0: mask 0x101 set", "cpu-bind_cores=MASK - n0, task  1  1: mask 0x202 set",
+    ]  # fmt: skip
+    assert said("-n 1 --cpu-bind=v,map_cpu:3") == ["cpu-bind=MAP  - n0, task  0  0: mask 0x8 set"]
+    assert said("-n 1 --cpu-bind=v,none") == ["cpu-bind=NONE - n0, task  0  0: mask 0xffff"]
+
+
+def test_no_node_is_dealt_more_tasks_than_the_launch_allows_on_one() -> None:
+    small, large = nodes(1, cores=2)[0], NodeCpus("n1", tuple((cpu,) for cpu in range(8)))
+    assert ranks(laid("-O -n 8 --ntasks-per-node=4", [small, large])) == {"n0": [0, 1, 2, 3], "n1": [4, 5, 6, 7]}
+    with pytest.raises(Rejected, match="n0 has 2 CPUs"):
+        laid("-n 8 --ntasks-per-node=4", [small, large])

@@ -42,8 +42,15 @@ def test_two_dashes_end_the_options() -> None:
         (("-x", "n7"), "exclude", ("n7",)),
         (("-r2",), "relative", 2),
         (("-m", "cyclic:block"), "distribution", Distribution("cyclic")),
+        (("-m", "block:cyclic:fcyclic"), "distribution", Distribution("block", 0, False, "cyclic")),
+        (("-mplane=2:fcyclic",), "distribution", Distribution("plane", 2, False, "fcyclic")),
+        (("--threads-per-core=2",), "threads_per_core", 2),
+        (("--hint=compute_bound",), "threads_per_core", 1),
+        (("--hint=multithread",), "threads_per_core", 0),
+        (("--cpu-bind=rank_ldom",), "cpu_bind", CpuBind("rank_ldom")),
+        (("--cpu-bind=verbose",), "cpu_bind", CpuBind("", (), True)),
         (("-mplane=4",), "distribution", Distribution("plane", 4)),
-        (("-m", "*:cyclic,Pack"), "distribution", Distribution("block", 0, True)),
+        (("-m", "*:cyclic,Pack"), "distribution", Distribution("block", 0, True, "cyclic")),
         (("-D", "/data"), "chdir", "/data"),
         (("-o", "out.%t"), "output", "out.%t"),
         (("-K",), "kill_on_bad_exit", True),
@@ -95,7 +102,6 @@ def test_an_option_that_is_acted_on_is_read(words: tuple[str, ...], field: str, 
         (("-m", "arbitrary", "x"), "arbitrary is not served"),
         (("--cpu-bind=foo", "x"), "'foo' is no binding"),
         (("--cpu-bind=map_cpu", "x"), "map_cpu and mask_cpu are followed by a list"),
-        (("--mpi=pmix_v4", "x"), "not served by this release"),
         (("--mpi=foo", "x"), "is not known: use auto"),
         (("--foo", "x"), "unrecognized option '--foo'"),
         (("-Y", "x"), "invalid option -- 'Y'"),
@@ -157,6 +163,13 @@ def test_arguments_override_variables_and_these_the_allocation() -> None:
     assert (own.tasks, own.tasks_asked, own.overlap, own.exact) == (5, True, True, False)
 
 
+def test_a_launch_within_one_of_planes_reads_the_variables_that_it_was_given() -> None:
+    assert read("x", environ={"SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "3"}).distribution == Distribution("plane", 3)
+    assert read("x", environ={"SLURM_DISTRIBUTION": "cyclic:fcyclic"}).distribution == Distribution("cyclic", 0, False, "fcyclic")
+    with pytest.raises(Rejected, match=r"^SLURM_DISTRIBUTION=plane=: "):
+        read("x", environ={"SLURM_DISTRIBUTION": "plane"})
+
+
 def test_a_variable_that_does_not_read_is_refused_by_its_name() -> None:
     with pytest.raises(Rejected, match=r"^SLURM_NTASKS=many: "):
         read("x", environ={"SLURM_NTASKS": "many"})
@@ -181,3 +194,19 @@ def test_every_letter_and_every_variable_sets_an_option_that_is_there() -> None:
 def test_any_arguments_and_variables_are_read_or_refused(words: list[str], environ: dict[str, str]) -> None:
     with contextlib.suppress(Rejected):
         parse(["srun", *words, "x"], environ)
+
+
+def test_the_wishes_of_an_allocation_are_weaker_than_variables_and_these_than_arguments() -> None:
+    wishes = LaunchDefaults(tasks=8, tasks_per_node=4, cpus_per_task=2, gpus_per_task=1, distribution="plane=2:cyclic", cpu_bind="cores")
+
+    def read(*words: str, **environ: str) -> LaunchOptions:
+        found = parse(["srun", *words, "app"], environ, wishes)
+        assert isinstance(found, LaunchOptions)
+        return found
+
+    bare = read()
+    assert (bare.tasks, bare.tasks_per_node, bare.cpus_per_task, bare.gpus_per_task) == (8, 4, 2, 1)
+    assert (bare.distribution, bare.cpu_bind.kind) == (Distribution("plane", 2, inner="cyclic"), "cores")
+    assert read(SLURM_DISTRIBUTION="cyclic", SLURM_CPU_BIND="none").distribution.kind == "cyclic"
+    assert read("-m", "block", "-c", "1", SLURM_DISTRIBUTION="cyclic").distribution.kind == "block"
+    assert read("-c", "1", SLURM_CPUS_PER_TASK="3").cpus_per_task == 1

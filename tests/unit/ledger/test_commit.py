@@ -46,14 +46,19 @@ def book(max_nodes: int | None = None, max_allocations: int | None = None) -> Bo
 
 keys = st.tuples(st.integers(0, 4).map(uid), st.integers(1, 3))
 node_sets = st.sets(st.integers(0, NODES - 1), min_size=1, max_size=5).map(lambda nodes: tuple(sorted(nodes)))
+MUTEXES = ("AAAAAAAAAAA", "BBBBBBBBBB-", "CCCCCCCCCC_")
+mutex_sets = st.sets(st.sampled_from(MUTEXES), max_size=2).map(lambda found: "+".join(sorted(found)))
 proposals: st.SearchStrategy[Proposal] = st.one_of(
     st.builds(
-        lambda key, nodes, tenant, user, sensitive: Claim(key[0], key[1], 1, user, tenant, "hpc", "B", nodes[0], nodes, sensitive),
+        lambda key, nodes, tenant, user, sensitive, mutex: Claim(
+            key[0], key[1], 1, user, tenant, "hpc", "B", nodes[0], nodes, sensitive, None, mutex
+        ),
         keys,
         node_sets,
         st.sampled_from(TENANTS),
         st.sampled_from(("alice", "bob")),
         st.booleans(),
+        mutex_sets,
     ),
     st.builds(Stop, keys, st.sampled_from(CAUSES)),
     st.builds(Release, keys, st.none() | node_sets),
@@ -64,7 +69,12 @@ proposals: st.SearchStrategy[Proposal] = st.one_of(
     st.builds(Forget, st.sampled_from(TENANTS)),
     st.builds(Pool, st.integers(0, NODES)),
     st.builds(Numbers, st.integers(1, 50)),
-    st.builds(lambda key, nodes: Adopt(Claim(key[0], key[1], 1, "bob", "ml", "hpc", "U", nodes[0], nodes), "h"), keys, node_sets),
+    st.builds(
+        lambda key, nodes, mutex: Adopt(Claim(key[0], key[1], 1, "bob", "ml", "hpc", "U", nodes[0], nodes, False, None, mutex), "h"),
+        keys,
+        node_sets,
+        mutex_sets,
+    ),
 )
 
 
@@ -76,6 +86,7 @@ def fingerprint(kept: Book) -> Any:
         kept.sensitive,
         dict(kept.rows),
         dict(kept.holders),
+        dict(kept.mutexes),
         {name: set(found) for name, found in kept.attempts.items()},
     )
 
@@ -155,6 +166,32 @@ def test_a_second_attempt_is_refused_while_the_first_is_held_and_taken_while_it_
     assert isinstance(kept.apply(claim(1, (1,), attempt=2))[0], ProposalRefused)
     kept.apply(Stop((uid(1), 1), "l"))
     assert kept.apply(claim(1, (1,), attempt=2))[0] == Accepted()
+
+
+def test_a_mutex_is_refused_to_a_second_row_until_the_first_has_left_and_nobody_else_is_kept() -> None:
+    kept = book()
+    with_mutex = {"mutex": MUTEXES[0]}
+    assert kept.apply(msgspec.structs.replace(claim(1), **with_mutex))[0] == Accepted()
+    second, other = msgspec.structs.replace(claim(2, (1,)), **with_mutex), msgspec.structs.replace(claim(3, (2,)), mutex=MUTEXES[1])
+    again = msgspec.structs.replace(claim(1, (1,), attempt=2), **with_mutex)
+    for cause in ("", "l"):
+        if cause:
+            kept.apply(Stop((uid(1), 1), cause))
+        for refused in (second, again) if cause else (second,):
+            verdict, _ = kept.apply(refused)
+            assert isinstance(verdict, ProposalRefused)
+            assert verdict.reason == "MutexHeld"
+    assert kept.apply(other)[0] == Accepted()
+    kept.apply(Release((uid(1), 1)))
+    assert kept.apply(second)[0] == Accepted()
+    adopted = msgspec.structs.replace(claim(4, (5,)), **with_mutex)
+    assert kept.apply(Adopt(adopted, "h"))[0] == Accepted(), "what really runs is entered, without the mutex of another"
+    assert kept.rows[uid(4), 1].mutex == ""
+    kept.validate()
+    twice = [encode_shard([msgspec.structs.replace(row(number, (number,)), **with_mutex) for number in (1, 2)]), *["2||"] * 63]
+    assert any(
+        "mutex AAAAAAAAAAA is held twice" in fault for fault in verify(msgspec.structs.replace(kept.render(), shards=tuple(twice)), NAMES)
+    )
 
 
 def test_a_held_row_is_not_freed_in_parts() -> None:

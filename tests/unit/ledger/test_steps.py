@@ -13,6 +13,8 @@ from lattice.ledger.proposals import Appoint, Release, Renew, Stop
 from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import (
     AddFinalizer,
+    AnswerEdges,
+    AwaitEdges,
     AwaitImages,
     End,
     Observe,
@@ -30,6 +32,7 @@ from lattice.ledger.steps import (
 )
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, Attempt, Cancel, Exit, Report, SoftwareImage
+from lattice.workflow.release import EdgesAwaited, EdgesJudged, EdgesUnmet, Released
 from tests.build import allocation, condition, row, uid
 
 NAMES = {0: "a", 1: "b"}
@@ -424,3 +427,30 @@ def test_a_later_attempt_uses_the_images_of_the_first() -> None:
 def test_work_that_is_cancelled_while_its_images_are_awaited_is_cancelled() -> None:
     gone = allocation(1, spec={**ASKS, "cancel": {"reason": "no"}})
     assert next_step(StepFacts(gone, (), 1.8e9)) == End("Cancelled", "cancelled: no")
+
+
+OPEN = EdgesJudged(verdict=EdgesAwaited("WaitingForDependency", "waits"), unwritten=True)
+NEVER = EdgesJudged(verdict=EdgesUnmet("DependencyFailed", "never"))
+
+
+@pytest.mark.parametrize(
+    ("subject", "judged", "expected"),
+    [
+        (allocation(1), OPEN, AwaitEdges(OPEN, EdgesAwaited("WaitingForDependency", "waits"))),
+        (allocation(1), replace(OPEN, verdict=Released()), AnswerEdges(replace(OPEN, verdict=Released()))),
+        (allocation(1), replace(NEVER, unwritten=True), AnswerEdges(replace(NEVER, unwritten=True))),
+        (allocation(1), NEVER, End("DependencyFailed", "never")),
+        (allocation(1, spec=ASKS), EdgesJudged(verdict=Released()), AWAITED),
+        (allocation(1, finalizers=[]), NEVER, AddFinalizer()),
+        (allocation(1, spec={"cancel": {"reason": "no"}}), OPEN, End("Cancelled", "cancelled: no")),
+    ],
+    ids=("open", "answers first", "answers before the end", "never met", "images come after", "finalizer first", "cancelled"),
+)
+def test_work_is_no_candidate_before_its_edges_are_answered_in_its_status(subject: Allocation, judged: EdgesJudged, expected: Step) -> None:
+    assert next_step(StepFacts(subject, (), 1.8e9, edges=judged)) == expected
+
+
+def test_what_others_wait_for_stays_until_their_statuses_show_its_answer() -> None:
+    gone = allocation(1, finished("Completed"), condition("Ready"), deletionTimestamp="2026-01-01T00:00:00Z", status_attempt=1)
+    assert next_step(StepFacts(gone, (), 1.8e9, awaited=True)) == Rest(5.0)
+    assert next_step(StepFacts(gone, (), 1.8e9)) == RemoveFinalizer()

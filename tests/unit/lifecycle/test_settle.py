@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.lifecycle.settle import is_final, may_requeue, settle
+from lattice.lifecycle.settle import is_final, may_requeue, requeue_asked, settle
 from lattice.models import conditions as kinds
 from lattice.models.conditions import PHASES
 from lattice.models.reasons import END_WORDS
@@ -92,3 +92,24 @@ def test_the_policy_says_which_ends_are_requeued(policy: str, reason: str, reque
 def test_what_was_cancelled_is_never_requeued() -> None:
     assert not may_requeue(Lifecycle(requeue=Requeue(policy="Always")), "NodeLost", 0, cancelled=True)
     assert not may_requeue(Lifecycle(), "PrologueFailed", 0, cancelled=True)
+
+
+@pytest.mark.parametrize("reason", ["Completed", "TaskFailed", "WalltimeExceeded", "NodeLost", "PrologueFailed", "Stopped"])
+def test_what_its_owner_has_requeued_is_requeued_whatever_its_end_and_not_final(reason: str) -> None:
+    assert may_requeue(Lifecycle(requeue=Requeue(policy="Never", max=0)), reason, 3, cancelled=False, asked=True)
+    assert not may_requeue(Lifecycle(), reason, 0, cancelled=True, asked=True)
+    ended = (condition("Finished", "True", reason),)
+    settled = settle(ended, lifecycle_type="Bounded", may_requeue=True, generation=1, now=NOW, phase_before="Running")
+    assert settled.phase == "Running"
+    assert not any(entry.type in ("Ready", "Stalled") and entry.status == "True" for entry in settled.conditions)
+
+
+def test_sensitive_work_is_requeued_by_people_alone() -> None:
+    always = Lifecycle(requeue=Requeue(policy="Always"))
+    assert not may_requeue(always, "NodeLost", 0, cancelled=False, sensitive=True)
+    assert may_requeue(always, "NodeLost", 0, cancelled=False, sensitive=True, asked=True)
+
+
+@pytest.mark.parametrize(("asked", "attempt", "ends"), [(0, 0, False), (1, 0, True), (1, 1, True), (1, 2, False), (3, 2, True)])
+def test_a_requeue_ends_attempts_up_to_its_number(asked: int, attempt: int, ends: bool) -> None:
+    assert requeue_asked(asked, attempt) is ends

@@ -109,8 +109,8 @@ def test_a_plan_carries_64_neighbouring_nodes(index: int) -> None:
 
 PENDING = (
     "WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "WaitingForQuotaHeadroom", "WaitingForQuotaShare",
-    "BudgetExhausted", "WaitingForDependency", "WaitingForData", "WaitingForImages", "WaitingForNetworkDomain", "InsufficientConformance", "PowerBudget",
-    "WaitingForVictims", "QuotaReclaimed", "Held", "NotBefore", "RetryBackOff", "RecoveryUncertain", "VClusterClosed", "NotAdmitted", "NeverFits", "NotYetEvaluated",
+    "BudgetExhausted", "WaitingForDependency", "DependencyFailed", "DependencyNotNeeded", "DependencyLost", "WaitingForDag", "WaitingForData", "WaitingForImages", "WaitingForNetworkDomain", "InsufficientConformance", "PowerBudget",
+    "WaitingForVictims", "QuotaReclaimed", "Requeued", "Held", "NotBefore", "RetryBackOff", "RecoveryUncertain", "VClusterClosed", "NotAdmitted", "NeverFits", "NotYetEvaluated",
 )  # fmt: skip
 
 
@@ -120,11 +120,13 @@ def test_the_list_of_pending_reasons_is_the_documented_one() -> None:
 
 LISTS = [
     reasons.PENDING_REASONS, reasons.PREEMPTION_REASONS, reasons.END_REASONS, reasons.NODE_REASONS, reasons.ADMINISTRATION_REASONS,
-    reasons.RESERVATION_REASONS, reasons.QUOTA_REASONS, reasons.STAGING_REASONS,
+    reasons.RESERVATION_REASONS, reasons.QUOTA_REASONS, reasons.STAGING_REASONS, reasons.DAG_REASONS,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("listed", LISTS, ids=["pending", "preemption", "end", "node", "administration", "reservation", "quota", "staging"])
+@pytest.mark.parametrize(
+    "listed", LISTS, ids=["pending", "preemption", "end", "node", "administration", "reservation", "quota", "staging", "dag"]
+)
 def test_reasons_are_camel_case_words_given_once_with_a_meaning(listed: tuple[reasons.Reason, ...]) -> None:
     words = [reason.word for reason in listed]
     assert len(words) == len(set(words))

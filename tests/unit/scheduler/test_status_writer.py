@@ -44,6 +44,11 @@ FULL: dict[str, Any] = {
          "startTime": "2026-11-21T07:00:01Z", "endTime": "2026-11-21T07:00:02Z", "exit": EXIT, "reason": "NodeLost"},
     ],
     "usage": {"attempts": 1, "nodeSeconds": 2, "gpuSeconds": 8, "endTime": "2026-11-21T07:00:02Z"}, "requeues": 1, "hollow": True,
+    "launches": {
+        "total": 3, "completed": 1, "failed": 1, "timeout": 1,
+        "failures": [{"step": "12.2", "result": "Timeout", "code": 143, "signal": 15, "node": "nid001", "reason": "ran for 60 s"}],
+    },
+    "edges": [{"index": 0, "uid": "u", "answer": "M", "due": "2026-11-21T07:40:00Z"}, {"index": 1, "uid": "v"}],
     "software": [
         {"source": "a/1:v1", "digest": "sha256:" + "a" * 64, "size": 7, "mount": "/m", "repository": "uenv/a", "layer": "sha256:" + "b" * 64},
         {"source": "b/1:v1", "digest": "sha256:" + "c" * 64, "layer": "sha256:" + "d" * 64},

@@ -76,8 +76,21 @@ CASES = (
          {"environment.output": {"stdout": "a-%j.out", "stderr": "a-%j.err", "mode": "Append"}}),
     Case("slurm's default output", "#SBATCH -N1", {"environment.output": {"stdout": "slurm-%j.out"}}),
     Case("no slurm lines, no output file", "#LATTICE --nodes=1", {"environment.output": None}),
-    Case("a pattern that is not served", "#SBATCH -o %J.out", {"environment.output.stdout": "%J.out"},
-         ("the pattern %J in %J.out is not filled in (served: %j %x %u %A %a %N %n %%)",)),
+    Case("all forms of a dependency", "#SBATCH -d afterok:12:13,afternotok:14,afterany:15,after:16+5,after:17,afterburstbuffer:18,19",
+         {"dependsOn": [
+             {"ref": "12", "condition": "Success"}, {"ref": "13", "condition": "Success"}, {"ref": "14", "condition": "Failure"},
+             {"ref": "15", "condition": "Any"}, {"ref": "16", "condition": "Started", "delay": "5m"}, {"ref": "17", "condition": "Started"},
+             {"ref": "18", "condition": "Any"}, {"ref": "19", "condition": "Any"}]}),
+    Case("the first of several", "#SBATCH --dependency=afterok:12?afternotok:12 --kill-on-invalid-dep=no",
+         {"dependsOn": [{"ref": "12", "condition": "Success"}, {"ref": "12", "condition": "Failure"}], "dependsOnMode": "Any", "onUnmet": "Hold"}),
+    Case("a dependency twice is one", "#SBATCH -d afterok:12:12", {"dependsOn": [{"ref": "12", "condition": "Success"}]}),
+    Case("an end for dependencies alone", "#SBATCH --kill-on-invalid-dep=yes", {"onUnmet": None}),
+    Case("lattice's own form", "#LATTICE --depends-on=prep,lab/12:any,db:Started+30s --on-unmet=hold",
+         {"dependsOn": [{"ref": "prep", "condition": "Success"}, {"ref": "lab/12", "condition": "Any"},
+                        {"ref": "db", "condition": "Started", "delay": "30s"}], "onUnmet": "Hold"}),
+    Case("lattice's own form is stronger", "#SBATCH -d afterok:1\n#LATTICE --depends-on=2:any", {"dependsOn": [{"ref": "2", "condition": "Any"}]}),
+    Case("a pattern that is not served", "#SBATCH -o %q.out", {"environment.output.stdout": "%q.out"},
+         ("the pattern %q in %q.out is not filled in (served: %j %x %u %A %a %N %n %J %t %s %%)",)),
     Case("a working directory", "#SBATCH --chdir=/scratch/x", {"environment.workdir": "/scratch/x"}),
     Case("a relative working directory", "#SBATCH -D sub", {"environment.workdir": "/home/alice/run/sub"}),
     Case("no working directory", "#SBATCH -N1", {"environment.workdir": "/home/alice/run"}),
@@ -85,18 +98,26 @@ CASES = (
     Case("export none", "#SBATCH --export=NONE", {"environment.variables": None}),
     Case("export of what is not set", "#SBATCH --export=NOT_SET", {"environment.variables": None},
          ("--export=NOT_SET ignored (line 2: #SBATCH --export=NOT_SET: it is not set here)",)),
-    Case("ntasks with ntasks-per-node", "#SBATCH -n 9 --ntasks-per-node=4", {"resources.nodes": 3, "tasks": {"total": 9}}, (),
+    Case("ntasks with ntasks-per-node", "#SBATCH -n 9 --ntasks-per-node=4", {"resources.nodes": 3, "tasks": {"total": 9, "perNode": 4}}, (),
          ("9 tasks at 4 on a node: 3 nodes", "the script runs once, on the first of 3 nodes")),
-    Case("tasks-per-node is an old spelling", "#SBATCH -N1 --tasks-per-node=4", {"tasks": {"total": 4}}),
+    Case("tasks-per-node is an old spelling", "#SBATCH -N1 --tasks-per-node=4", {"tasks": {"total": 4, "perNode": 4}}),
     Case("ntasks alone", "#SBATCH --ntasks=24", {"resources.nodes": 3, "tasks": {"total": 24}}, (),
          ("24 tasks of 1 CPU on nodes of 8 CPUs: 3 nodes", "the script runs once, on the first of 3 nodes")),
     Case("ntasks alone with cpus-per-task", "#SBATCH --ntasks=4 -c 4 -p debug", {"resources.nodes": 4}, (),
          ("4 tasks of 4 CPUs on nodes of 4 CPUs: 4 nodes", "the script runs once, on the first of 4 nodes")),
     Case("one task is one node", "#SBATCH -n1", {"resources.nodes": 1, "tasks": {"total": 1}}),
-    Case("nodes are stronger than ntasks", "#SBATCH -N2 -n128 --ntasks-per-node=4", {"resources.nodes": 2, "tasks": {"total": 128}}, (),
+    Case("nodes are stronger than ntasks", "#SBATCH -N2 -n128 --ntasks-per-node=4",
+         {"resources.nodes": 2, "tasks": {"total": 128, "perNode": 4}}, (),
          ("the script runs once, on the first of 2 nodes",)),
-    Case("cpus-per-task is moot beside nodes", "#SBATCH -N1 -c 8", {"resources.nodes": 1},
-         (f"#SBATCH --cpus-per-task=8 ignored ({FULL}, all CPUs of each node belong to the work)",)),
+    Case("no task has CPUs of two nodes", "#SBATCH --ntasks=5 -c 3", {"resources.nodes": 3, "tasks": {"total": 5, "cpus": 3}}, (),
+         ("5 tasks of 3 CPUs on nodes of 8 CPUs: 3 nodes", "the script runs once, on the first of 3 nodes")),
+    Case("what each task has is for srun", "#SBATCH -N1 -c 8 -m block:cyclic,nopack --cpu-bind=verbose,cores --mpi=pmi2",
+         {"resources.nodes": 1, "tasks": {"cpus": 8, "layout": "Block:Cyclic", "bind": "Cores", "mpi": "Pmi2"}}),
+    Case("a layout of planes", "#SBATCH -N2 --distribution=plane=4", {"tasks": {"layout": "Plane=4"}}, (),
+         ("the script runs once, on the first of 2 nodes",)),
+    Case("layouts and bindings that only srun takes", "#SBATCH -N1 -m arbitrary --cpu-bind=map_cpu:0,1", {"tasks": None},
+         tuple(f"--{option} ignored (line 2: #SBATCH -N1 -m arbitrary --cpu-bind=map_cpu:0,1: {FULL}, placement inside a node is the launcher's)"
+               for option in ("distribution=arbitrary", "cpu-bind=map_cpu:0,1"))),
     Case("mem is ignored, in the book's words", "#SBATCH --mem=64G", {},
          (f"#SBATCH --mem=64G ignored ({FULL}, memory is not constrainable)",)),
     Case("mail is ignored", "#SBATCH --mail-user=user@example.com", {},
@@ -132,6 +153,18 @@ CASES = (
     Case("begin in an hour", "#SBATCH --begin=now+1hour", {"lifecycle.notBefore": "2026-09-21T15:13:20Z"}),
     Case("begin at a time that has passed today", "#SBATCH -b 14:00", {"lifecycle.notBefore": "2026-09-22T14:00:00Z"}),
     Case("begin at a date", "#SBATCH -b 2026-12-01T08:00", {"lifecycle.notBefore": "2026-12-01T08:00:00Z"}),
+    Case("begin at a date of the United States", "#SBATCH -b 12/01/26-08:00", {"lifecycle.notBefore": "2026-12-01T08:00:00Z"}),
+    Case("begin at six digits", "#SBATCH -b 120126", {"lifecycle.notBefore": "2026-12-01T00:00:00Z"}),
+    Case("begin at a day that has passed this year", "#SBATCH -b 01.15", {"lifecycle.notBefore": "2027-01-15T00:00:00Z"}),
+    Case(
+        "an end by a deadline is a start by it less the walltime", "#SBATCH -t 2:00:00 --deadline=2026-12-01T08:00",
+        {"lifecycle.deadline": "2026-12-01T06:00:00Z"},
+    ),
+    Case("a signal to the tasks", "#SBATCH --signal=USR2@90", {"lifecycle.signal": {"name": "USR2", "before": "1m30s", "to": "Tasks"}}),
+    Case("a signal to the script", "#SBATCH --signal=B:10", {"lifecycle.signal": {"name": "USR1", "before": "1m", "to": "Script"}}),
+    Case("a signal of Lattice's own line", "#LATTICE --signal=SIGTERM@0", {"lifecycle.signal": {"name": "TERM", "before": "0s", "to": "Tasks"}}),
+    Case("a deadline from now", "#SBATCH -t 30 --deadline=now+1hour", {"lifecycle.deadline": "2026-09-21T14:43:20Z"}),
+    Case("a deadline of Lattice's own is of the start", "#LATTICE --walltime=2h --deadline=2026-12-01T08:00", {"lifecycle.deadline": "2026-12-01T08:00:00Z"}),
     Case("hold and exclusive", "#SBATCH -H --exclusive", {"hold": True}),
     Case("a reservation", "#SBATCH --reservation=course", {"reservation": "course"}),
     Case("variables from Secrets", "#LATTICE --variables-from=wandb:WANDB_,registry",
@@ -151,8 +184,8 @@ CASES = (
          {"resources.gpus": 4, "resources.constraints.gpuType": "a100"}, (), ("4 tasks on a node with 1 each: 4 GPUs of a node",)),
     Case("GPUs of each task, tasks in all", "#SBATCH -N2 -n 5 --gpus-per-task=2", {"resources.gpus": 6}, (),
          ("3 tasks on a node with 2 each: 6 GPUs of a node", "the script runs once, on the first of 2 nodes")),
-    Case("GPUs of each node are stronger than those of each task", "#SBATCH -N1 --gres=gpu:4 --gpus-per-task=1", {"resources.gpus": 4},
-         (f"#SBATCH --gpus-per-task=1 ignored ({FULL}, placement inside a node is the launcher's)",)),
+    Case("GPUs of each node are stronger than those of each task", "#SBATCH -N1 --gres=gpu:4 --gpus-per-task=1",
+         {"resources.gpus": 4, "tasks": {"gpus": 1}}),
     Case("a service", "#LATTICE --service", {"lifecycle.type": "Unbounded"}),
 )  # fmt: skip
 
@@ -176,10 +209,8 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
     ("line", "sentence"),
     [
         ("#SBATCH --array=0-9", "job arrays are not served"),
-        ("#SBATCH -d afterok:1", "dependencies are not served"),
         ("#SBATCH --reservation=a,b", "name one reservation: an allocation runs in one"),
         ("#SBATCH -L matlab", "licenses are not counted"),
-        ("#SBATCH --signal=B:USR1@60", "signals before the end"),
         ("#SBATCH --environment=my.toml", "environment files of a container engine are not read"),
         ("#SBATCH --container-image=team/app --container-mounts=/a:/b", "and what the site lists"),
         ("#SBATCH --container-image=team/app --container-workdir=/opt", "that of --chdir"),
@@ -215,6 +246,13 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
         ("#SBATCH -N 4 -w nid[1-2]", "names 2 nodes and 4 are asked for"),
         ("#SBATCH -t 0 -p debug", "the vcluster has none"),
         ("#SBATCH -b whenever", "is not a time"),
+        ("#SBATCH -b 13/01/26", "is not a time"),
+        ("#SBATCH --signal=R:USR1", "overlapping reservations"),
+        ("#SBATCH --signal=USR3@60", "is none of HUP"),
+        ("#SBATCH --signal=USR1@65536", "limit: 65535"),
+        ("#SBATCH --signal=USR1@soon", "is no signal"),
+        ("#SBATCH -b 02/30/26", "is not a time"),
+        ("#SBATCH -t 2:00:00 --deadline=now+1hour", "it cannot end by"),
         ("#LATTICE --frobnicate=1", "is not an option of Lattice"),
         ("#LATTICE --walltime=0", "a walltime of 0"),
         ("#LATTICE --preemption-class=11", "from 0 to 10"),
@@ -223,7 +261,27 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
         ("#SBATCH --gres=gpu:²", "gres needs a number, not '²'"),
         (f"#SBATCH --gres=gpu:{'9' * 5000}", "gres needs a number"),
         ("#LATTICE nodes=3", "is not an option of the form"),
-        ("#LATTICE --depends-on=1:success", "dependencies are not served"),
+        ("#SBATCH --dependency=aftercorr:1", "aftercorr: task groups are not served"),
+        ("#SBATCH -d singleton:12", "singleton names no work"),
+        ("#SBATCH -d afterok:1?singleton", "always needed"),
+        ("#SBATCH -d afterok:1,afterany:2?after:3", "cannot be mixed"),
+        ("#SBATCH -d afterok:", "names no work: is a variable unset?"),
+        ("#SBATCH -d afterok:12::13", "names no work"),
+        ("#SBATCH -d", "needs a value"),
+        ("#SBATCH --dependency=", "is no dependency"),
+        ("#SBATCH -d afterok:1_7", "element of a task group"),
+        ("#SBATCH -d afterok:1+5", "a delay is of `after` alone"),
+        ("#SBATCH -d after:1+soon", "in minutes"),
+        ("#SBATCH -d expand:1", "not expanded"),
+        ("#SBATCH -d whenever:1", "is no dependency: write for example afterok:12345"),
+        ("#SBATCH --kill-on-invalid-dep=perhaps", "is not yes or no"),
+        ("#LATTICE --depends-on=1:sometimes", "is none of success, failure, any, started"),
+        ("#LATTICE --depends-on=1:mutex", "a mutex has a name"),
+        ("#LATTICE --depends-on=gpu:mutex+5m", "a mutex has no delay"),
+        ("#LATTICE --depends-on=A:any", "names no work"),
+        ("#LATTICE --depends-on=1:started+soon", "is not a duration"),
+        ("#LATTICE --on-unmet=run", "is not cancel or hold"),
+        (f"#LATTICE --depends-on={','.join(map(str, range(1, 1002)))}", "it names 1001 edges (limit: 1000)"),
         ("#LATTICE --service --walltime=1h", "not both"),
     ],
 )
@@ -250,7 +308,7 @@ def test_gres_and_constraint_of_one_script_may_not_ask_for_different_gpus() -> N
         (b"#!/bin/sh\n\0", "binary file"),
         ("#!/bin/sh\n# für\n".encode("latin-1"), "not UTF-8 (line 2, byte 14)"),
         ("\ufeff#!/bin/sh\n".encode(), "byte order mark"),
-        (b"#!/bin/sh\n" + b"#" * 70000, "the limit is 65536"),
+        (b"#!/bin/sh\n" + b"#" * (1 << 20), "has 1048586 bytes, the limit is 1048576"),
     ],
 )
 def test_a_file_that_no_node_could_run_is_refused_with_the_place(data: bytes, sentence: str) -> None:
@@ -293,11 +351,11 @@ def test_a_script_that_reads_what_slurm_sets_is_told_what_it_will_not_find_here(
     assert warning.startswith("the script reads variables of Slurm's that this site does not set (option compat.setSlurmEnv): ")
     assert warning.endswith(": SLURM_SUBMIT_DIR is LATTICE_SUBMIT_DIR, SLURM_CPUS_PER_TASK has no counterpart")
     assert translated(text, site_with).warnings == ()
-    assert translated("#!/bin/sh\necho $SLURM_CLUSTER_NAME\n", site_with).warnings == (
-        "the script reads variables of Slurm's that Lattice does not set: SLURM_CLUSTER_NAME has no counterpart",
+    assert translated("#!/bin/sh\necho $SLURM_CONF\n", site_with).warnings == (
+        "the script reads variables of Slurm's that Lattice does not set: SLURM_CONF has no counterpart",
     )
-    counts = translated("#!/bin/sh\n#SBATCH -N 2 -c 4 --ntasks-per-node=8\nhostname\n", site_with).allocation["spec"]["environment"]
-    assert counts["variables"] == {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS_PER_NODE": "8"}
+    tasks = translated("#!/bin/sh\n#SBATCH -N 2 -c 4 --ntasks-per-node=8\nhostname\n", site_with).allocation["spec"]["tasks"]
+    assert tasks == {"total": 16, "perNode": 8, "cpus": 4}
     without = translated("#!/bin/sh\n#SBATCH -N 2 -c 4\nhostname\n", site_without).allocation["spec"]["environment"]
     assert "variables" not in without
     assert translated(text, unasked).warnings == (
@@ -403,7 +461,7 @@ def test_the_books_short_form_becomes_ours() -> None:
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        ({"dag": {}}, "DAGs are not served"),
+        ({"dag": {}}, "lattice dag submit"),
         ({"allocation": {"type": "task_group"}}, "task groups are not served"),
         ({"allocation": []}, "must have fields"),
         ({"intent": "dance"}, "is none of"),
@@ -467,3 +525,25 @@ def test_software_that_cannot_be_read_is_refused_with_its_line(line: str, reason
     with pytest.raises(Rejected, match=said) as refused:
         translated(f"#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nhostname\n")
     assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks", "notes", "warnings"),
+    [
+        ({"ntasks": "8", "nodes": "2", "cpus-per-task": "2"}, {"total": 8, "cpus": 2}, ("8 tasks of the command run on 2 nodes, with PMI",), 0),
+        ({"ntasks-per-node": "4", "nodes": "2"}, {"total": 8, "perNode": 4}, ("8 tasks of the command run on 2 nodes, with PMI",), 0),
+        ({"ntasks": "4", "nodes": "4", "mpi": "pmix_v4"}, {"total": 4, "mpi": "Pmix"}, ("4 tasks of the command run on 4 nodes, with PMI",), 0),
+        ({"ntasks-per-node": "4", "nodes": "2-3", "mpi": "auto"}, {"perNode": 4}, ("the command runs 4 times on each of 2-3 nodes",), 1),
+        ({"nodes": "2", "cpus-per-task": "2"}, None, ("the command runs once on each of 2 nodes",), 1),
+        ({"ntasks": "1", "nodes": "2"}, {"total": 1}, ("one task of the command runs on 2 nodes, with PMI",), 0),
+        ({"ntasks": "8", "nodes": "2", "tasks-on": "head-node"}, {"on": "HeadNode", "total": 8},
+         ("the command runs once, on the first of 2 nodes",), 0),
+    ],
+)  # fmt: skip
+def test_a_command_with_a_number_of_tasks_is_launched(
+    given: dict[str, str], tasks: dict[str, Any] | None, notes: tuple[str, ...], warnings: int
+) -> None:
+    asked = {slot: Given(slot, value, "command line", f"--{slot}={value}") for slot, value in given.items()}
+    result = translate(asked, script=None, command="./app", submitter=Submitter(), site=SiteFacts())
+    assert (result.allocation["spec"].get("tasks"), result.notes, len(result.warnings)) == (tasks, notes, warnings)
+    assert all("give their number, --ntasks" in warning for warning in result.warnings)

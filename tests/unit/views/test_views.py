@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from lattice import views
-from lattice.models import allocation, config, elastic_quota, history, ledger, node, reservation, tenant, usage, vcluster
+from lattice.models import allocation, config, dag, elastic_quota, history, ledger, node, reservation, tenant, usage, vcluster
 from lattice.views import cluster, koordinator, meta, work
 from lattice.views.allocation import AllocationStatus
 from lattice.views.history import NodeHistory
@@ -22,6 +22,8 @@ from lattice.views.usage import UsageRecord
 PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Allocation": (views.Allocation, allocation.Allocation),
     "Work": (work.Work, allocation.Allocation),
+    "DAG": (views.Dag, dag.DAG),
+    "DAG as the scheduler reads it": (views.DagGate, dag.DAG),
     "LatticeNode": (views.Node, node.LatticeNode),
     "Tenant": (views.Tenant, tenant.Tenant),
     "VCluster": (views.VCluster, vcluster.VCluster),

@@ -8,9 +8,10 @@ over, so that a hub that starts anew can be told again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from lattice_agent.standalone.pmi.payloads import PAIR_BYTES, PART_BYTES, MalformedPayload, Payload, bytes_of, pack, split, text_of, unpack
+from lattice_agent.standalone.pmi.rank_data import RankDataRequests
 from lattice_agent.standalone.records import Record
 
 TYPE_CHECKING = False  # as typing's, which nothing here loads
@@ -23,22 +24,14 @@ MAX_VALUE_BYTES = 16384
 MAX_ATTRIBUTE_BYTES = 8 << 20
 MAX_NAMES_BYTES = 1 << 20
 """Of all published names with their ports."""
-PAIR_BYTES = 128
-"""Counted for each pair beside its bytes, so that many small ones are bounded too."""
-PART_BYTES = 1 << 20
-"""The size of one message's pairs; more are sent in several."""
-FENCE, RING = "fence", "ring"
-_SHORT = {code: code + 256 for code in range(32)}
-"""Control characters as others, since JSON has six bytes for most of them."""
-_LONG = {short: code for code, short in _SHORT.items()}
+FENCE, RING, PMIX = "fence", "ring", "PMIx fence"
+KINDS = (FENCE, RING, PMIX)
+FETCH = "fetch"
+PIECE_BYTES = 256 << 10
+"""The size of one item of a node's data in a fence of PMIx."""
 
-Payload = bytes
 Ring = tuple[int, bytes, bytes]
 """How many stand behind one value, the leftmost and the rightmost value."""
-
-
-class MalformedPayload(ValueError):
-    """Tells that bytes are no message between node and hub."""
 
 
 class LaunchFailure(Record):
@@ -62,7 +55,10 @@ class LaunchFailure(Record):
 
 
 class RankAnswer(Record):
-    """The answer to a rank that waited: for a fence nothing, for a ring its values, for an attribute or a name the value found."""
+    """The answer to a rank that waited: for a fence nothing, for a ring its values, for an attribute or a name the value found.
+
+    The rank -1 is the node's PMIx host: for a fence of PMIx its data, for a fetch what was found.
+    """
 
     rank: int
     subject: str
@@ -110,7 +106,8 @@ class NodeExchange:
         self._attributes: dict[bytes, bytes] = {}
         self._attribute_bytes = 0
         self._awaited: dict[bytes, list[int]] = {}
-        self._rounds = {FENCE: NodeRound(), RING: NodeRound()}
+        self._rounds = {kind: NodeRound() for kind in KINDS}
+        self._data = b""
         self._gone: dict[int, str] = {}
         self._asked: dict[int, tuple[int, Payload]] = {}
         self._published: dict[bytes, bytes] = {}
@@ -118,6 +115,9 @@ class NodeExchange:
         self._publishing: dict[int, tuple[bytes, bytes]] = {}
         """By request: the name and port of which the hub has not said yet whether it publishes them."""
         self._requests = 0
+        self.late: list[tuple[str, float]] = []
+        """The fences and rings, with seconds, for which the hub asks who is late."""
+        self.rank_data = RankDataRequests(nodes, node, part_bytes)
 
     def put(self, key: bytes, value: bytes) -> str:
         """Keeps a pair, which all ranks see after the next fence; returns why it is refused (empty: it is kept)."""
@@ -171,15 +171,42 @@ class NodeExchange:
             self._look_for_gone()
         return True
 
+    def join_pmix(self, data: bytes) -> bool:
+        """Lets all ranks of the node enter the open fence of PMIx with their data; returns False where they stand in it already."""
+        stage = self._rounds[PMIX]
+        if stage.entered:
+            return False
+        stage.entered, self._data = dict.fromkeys(self.ranks), data
+        self._send_part(PMIX, stage)
+        self._data = b""
+        return True
+
+    def fetch(self, number: int, rank: int) -> bool:
+        """Asks for the data of a rank of another node, which comes as an answer to rank -1; returns False where that is refused."""
+        asked = self.rank_data.request(number, rank)
+        self.outgoing += [asked] if asked is not None else []
+        return asked is not None
+
+    def answer_fetch(self, number: int, state: int, data: bytes) -> None:
+        """Sends the data of a rank here to the node that has asked for it by this number (`rank_data.asked`)."""
+        self.outgoing += self.rank_data.answer(number, state, data)
+
     def late_ranks(self, kind: str) -> frozenset[int]:
-        """Returns the node's ranks that others of it wait for in the open fence or ring; empty where nobody waits for them."""
-        entered = self._rounds[kind].entered
-        return self.ranks - entered.keys() if entered else frozenset()
+        """Returns the node's ranks that have not entered the open fence or ring."""
+        return self.ranks - self._rounds[kind].entered.keys()
+
+    def round_number(self, kind: str) -> int:
+        """Returns the number of the open fence or ring."""
+        return self._rounds[kind].number
+
+    def is_waited_for(self, kind: str) -> bool:
+        """Returns whether some of the node's ranks wait in the open fence or ring for others of it."""
+        return 0 < len(self._rounds[kind].entered) < len(self.ranks)
 
     @property
     def waited_for(self) -> bool:
         """Returns whether some of the node's ranks wait in a fence or ring for others of it."""
-        return any(0 < len(stage.entered) < len(self.ranks) for stage in self._rounds.values())
+        return any(map(self.is_waited_for, self._rounds))
 
     def note_end(self, rank: int, why: str) -> None:
         """Notes that a rank has ended and enters nothing any more; `why` ends the sentence "rank N …"."""
@@ -231,20 +258,32 @@ class NodeExchange:
         try:
             if "again" in message:
                 self.outgoing += self._unsettled()
+            elif "fetch" in message:
+                self.rank_data.take_request(message)
+            elif "found" in message:
+                if (found := self.rank_data.take_found(message)) is not None:
+                    self.answers.append(RankAnswer(-1, FETCH, found))
             elif "answer" in message:
-                self._take_answer(int(message["answer"]), bool(message["done"]), _bytes(message["port"]))
+                self._take_answer(int(message["answer"]), bool(message["done"]), bytes_of(message["port"]))
+            elif "late" in message:
+                kind, seconds = message["late"], float(message["seconds"])
+                if self._rounds[kind].number == message["round"] and self.late_ranks(kind):
+                    self.late.append((kind, seconds))
             else:
                 self._take_result(message["result"], message["round"], message["part"], message["parts"], message["data"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MalformedPayload(f"{type(error).__name__}: {error}") from error
 
     def _send_part(self, kind: str, stage: NodeRound) -> None:
         """Sends this node's part of the open round, in one message or several."""
-        if kind == FENCE:
-            items: list[Any] = [(_text(key), _text(value)) for key, value in self._pending]
+        if kind == PMIX:
+            size = min(PIECE_BYTES, self._part_bytes)
+            items: list[Any] = [(at, "", text_of(self._data[at : at + size])) for at in range(0, len(self._data), size)]
+        elif kind == FENCE:
+            items = [(text_of(key), text_of(value)) for key, value in self._pending]
             self._pending, self._sent_bytes, self._pending_bytes = [], self._pending_bytes, 0
         else:
-            items = [(rank, count, _text(left), _text(right)) for rank, (count, left, right) in sorted(stage.entered.items())]
+            items = [(rank, count, text_of(left), text_of(right)) for rank, (count, left, right) in sorted(stage.entered.items())]
         groups = list(split(items, self._part_bytes))
         head = {"part_of": kind, "round": stage.number, "held": self._stored_bytes}
         stage.sent[stage.number] = [pack(head | {"part": index, "parts": len(groups), "data": group}) for index, group in enumerate(groups)]
@@ -259,10 +298,14 @@ class NodeExchange:
         if whole is None:
             return
         values: dict[int, Any] = {}
+        if kind == PMIX:
+            stage.advance()
+            self.answers.append(RankAnswer(-1, PMIX, b"".join(bytes_of(item[-1]) for item in whole)))
+            return
         if kind == FENCE:
             self._sent_bytes = 0
             for key, value in whole:
-                self._keep(_bytes(key), _bytes(value))
+                self._keep(bytes_of(key), bytes_of(value))
         else:
             values = join_ring(whole)
         self.answers += [RankAnswer(rank, kind, values.get(rank)) for rank in stage.advance()]
@@ -292,6 +335,7 @@ class NodeExchange:
         yield from self._told
         yield from (_name_request(0, "publish", name, port, 0) for name, port in self._published.items())
         yield from (payload for _, payload in self._asked.values())
+        yield from self.rank_data.unsettled()
         for stage in self._rounds.values():
             for number, payloads in sorted(stage.sent.items()):
                 for payload in payloads:
@@ -303,7 +347,7 @@ def join_ring(items: Iterable[Sequence[Any]]) -> dict[int, Ring]:
 
     The ring is in order of ranks, and closed.
     """
-    order = sorted((int(rank), int(count), _bytes(left), _bytes(right)) for rank, count, left, right in items)
+    order = sorted((int(rank), int(count), bytes_of(left), bytes_of(right)) for rank, count, left, right in items)
     values: dict[int, Ring] = {}
     before = 0
     for index, (rank, count, _, _) in enumerate(order):
@@ -314,54 +358,10 @@ def join_ring(items: Iterable[Sequence[Any]]) -> dict[int, Ring]:
 
 def broken_fence(kind: str, rank: int, node: str, why: str, waiting: str) -> LaunchFailure:
     """Returns the failure of a fence or ring that a rank will never enter, while others wait in it."""
-    return LaunchFailure(rank, node, "FenceBroken", f"{waiting} waits in a PMI {kind} for rank {rank} on {node}, which {why}")
-
-
-def split(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
-    """Yields the items in groups of at most so many bytes, one group where there are none."""
-    group: list[Any] = []
-    size = 0
-    for item in items:
-        added = weight(item)
-        if group and size + added > most:
-            yield group
-            group, size = [], 0
-        group.append(item)
-        size += added
-    yield group
-
-
-def pack(message: Mapping[str, Any]) -> Payload:
-    """Returns the bytes of a message between node and hub."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def unpack(payload: Payload) -> dict[str, Any]:
-    """Returns a message between node and hub; raises MalformedPayload."""
-    try:
-        message = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise MalformedPayload(str(error)) from error
-    if not isinstance(message, dict):
-        raise MalformedPayload("no object")
-    return message
-
-
-def weight(item: Sequence[Any]) -> int:
-    """Returns the bytes that a pair, or a ring's value, counts."""
-    return len(item[-2]) + len(item[-1]) + PAIR_BYTES
+    place = kind if kind == PMIX else f"PMI {kind}"
+    return LaunchFailure(rank, node, "FenceBroken", f"{waiting} waits in a {place} for rank {rank} on {node}, which {why}")
 
 
 def _name_request(request: int, verb: str, name: bytes, port: bytes, low: int) -> Payload:
     """Returns the message that asks the hub about a name; request 0 is not answered, and none below `low` is asked again."""
-    return pack({"ask": request, "verb": verb, "name": _text(name), "port": _text(port), "low": low})
-
-
-def _text(data: bytes) -> str:
-    """Returns bytes as JSON carries them, each as one character, of two bytes at most."""
-    return data.decode("latin-1").translate(_SHORT)
-
-
-def _bytes(text: str) -> bytes:
-    """Returns the bytes that `_text` wrote; raises ValueError."""
-    return text.translate(_LONG).encode("latin-1")
+    return pack({"ask": request, "verb": verb, "name": text_of(name), "port": text_of(port), "low": low})

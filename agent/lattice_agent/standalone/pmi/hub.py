@@ -8,22 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lattice_agent.standalone.pmi.exchange import (
-    FENCE,
-    MAX_NAMES_BYTES,
-    MAX_STORE_BYTES,
-    PAIR_BYTES,
-    PART_BYTES,
-    RING,
-    LaunchFailure,
-    MalformedPayload,
-    Payload,
-    broken_fence,
-    pack,
-    split,
-    unpack,
-    weight,
-)
+from lattice_agent.standalone.pmi.exchange import FENCE, KINDS, MAX_NAMES_BYTES, MAX_STORE_BYTES, PMIX, LaunchFailure, broken_fence
+from lattice_agent.standalone.pmi.payloads import PAIR_BYTES, PART_BYTES, MalformedPayload, Payload, pack, split, unpack, weight
 
 TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
@@ -31,6 +17,9 @@ if TYPE_CHECKING:
 
 ROUNDS_KEPT = 3
 """Parts of the open round, of the one before, and of a next one whose nodes were told earlier than others."""
+
+MAX_ANSWERS_BYTES = 64 << 20
+"""Most bytes of the answers about names that are kept for one node: one to each of its ranks that asks."""
 
 Outgoing = list[tuple[int, Payload]]
 
@@ -74,6 +63,25 @@ class Hub:
         self._published: dict[str, str] = {}
         self._answered: dict[int, dict[int, Payload]] = {index: {} for index in range(self._nodes)}
         self.failure: LaunchFailure | None = None
+        self.fences = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tells whether a fence has parts of some node, and is not concluded."""
+        return any(kind in (FENCE, PMIX) and state.result is None and state.parts for (kind, _), state in self._rounds.items())
+
+    @property
+    def owed(self) -> dict[tuple[str, int], frozenset[int]]:
+        """Returns the nodes whose part is missing of each open fence and ring, given by kind and number, in which others wait for it."""
+        return {
+            round_: frozenset(range(self._nodes)) - whole
+            for round_, state in self._rounds.items()
+            if state.result is None and (whole := state.whole_nodes()) - state.settled
+        }
+
+    def ask_for_late(self, kind: str, number: int, seconds: float) -> Payload:
+        """Returns the message that has a node name its ranks for which others have waited so long in this fence or ring."""
+        return pack({"late": kind, "round": number, "seconds": seconds})
 
     def again(self) -> Payload:
         """Returns the message that makes a node send all that is not settled; for each connection that begins."""
@@ -90,9 +98,11 @@ class Hub:
                 self._look_for_broken()
             elif "ask" in message:
                 return self._answer(node, message)
+            elif "fetch" in message or "found" in message:
+                return self._pass_on(node, message)
             else:
                 return self._take_part(node, message)
-        except (MalformedPayload, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (MalformedPayload, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             name = self._names[node]
             self._fail(LaunchFailure(-1, name, "Garbage", f"{name} sent what is no PMI exchange: {type(error).__name__}: {error}"))
         return []
@@ -100,7 +110,7 @@ class Hub:
     def lose(self, node: int) -> None:
         """Notes that a node's ranks were killed with their keeper; the launch ends, at once where they had met others before."""
         name = self._names[node]
-        rounds: dict[str, int] = dict.fromkeys((FENCE, RING), 0)
+        rounds: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._gone[node] = (min(self._nodes_ranks[node], default=-1), rounds, "was killed with its keeper")
         if self._concluded or any(number for _, number in self._rounds):
             sentence = f"the ranks on {name} were killed with their keeper, after they had met the others"
@@ -110,8 +120,9 @@ class Hub:
     def _take_part(self, node: int, message: dict[str, Any]) -> Outgoing:
         """Takes a part of a node's share in a round; returns the round's result where it is whole."""
         kind, number, part = message["part_of"], int(message["round"]), int(message["part"])
-        if kind not in (FENCE, RING) or not 0 <= part < int(message["parts"]):
-            raise MalformedPayload(f"part {part} of {kind!r}")
+        most = 2 * MAX_STORE_BYTES // self._part_bytes + 2  # two parts together are above the size of one
+        if kind not in KINDS or not 0 <= part < int(message["parts"]) <= most:
+            raise MalformedPayload(f"part {part} of {kind!r}, of {message['parts']}; the limit is {most}")
         if number < self._concluded.get(kind, 0):
             return []  # every node had its result before it sent its part of the concluded one
         state = self._rounds.setdefault((kind, number), HubRound())
@@ -136,10 +147,24 @@ class Hub:
         ]
         state.parts, state.expected = {}, {}
         self._concluded[kind] = number
+        self.fences += kind in (FENCE, PMIX)
         for of, other in list(self._rounds):
             if of == kind and other < number:
                 del self._rounds[of, other]
         return state.result
+
+    def _pass_on(self, node: int, message: dict[str, Any]) -> Outgoing:
+        """Passes a request for the data of a rank on to its node, and the data to the node that asked for it."""
+        if "fetch" in message:
+            rank, request = int(message["fetch"]), int(message["request"])
+            owner = next((index for index, ranks in enumerate(self._nodes_ranks) if rank in ranks), None)
+            if owner is None:
+                raise MalformedPayload(f"rank {rank} is none of the launch")
+            return [(owner, pack({"fetch": rank, "from": node, "request": request}))]
+        to = int(message["to"])
+        if not 0 <= to < self._nodes:
+            raise MalformedPayload(f"node {to} is none of the launch")
+        return [(to, pack(message))]
 
     def _answer(self, node: int, message: dict[str, Any]) -> Outgoing:
         """Publishes, looks up or withdraws a name; the same request is answered the same again."""
@@ -151,6 +176,8 @@ class Hub:
         payload = answered[number]
         for old in [old for old in answered if old < low]:
             del answered[old]
+        if sum(len(kept) + PAIR_BYTES for kept in answered.values()) > MAX_ANSWERS_BYTES:
+            raise MalformedPayload(f"it asks about names without end, and takes no answer: {len(answered)} wait for it")
         return [(node, payload)] if number else []
 
     def _act_on_name(self, verb: str, name: str, port: str) -> tuple[bool, str]:
@@ -181,7 +208,7 @@ class Hub:
         for node, (rank, first, why) in self._gone.items():
             for (kind, number), state in self._rounds.items():
                 others = state.whole_nodes() - {node}
-                if state.result is None and others and number >= first[kind] and node not in state.parts:
+                if state.result is None and others and number >= first.get(kind, 0) and node not in state.parts:
                     self._fail(broken_fence(kind, rank, self._names[node], why, f"node {self._names[min(others)]}"))
                     return
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -27,6 +28,7 @@ from lattice_agent.standalone import frames, private_tmp
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogReader
 from tests.oci import keep_image, make_root, needs_runc, stub
+from tests.system_files import below, loop_files
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
 
@@ -89,7 +91,7 @@ async def node(place: Path, root: Path, scratch_dir: Path | None = None, **tools
     cache = ImageCache(place / "cache", CacheLimits(free=0))
     cache.open()
     image = keep_image(cache, root, config=CONFIG)
-    async with machine(place, cache=cache, scratch_dir=scratch_dir, tools=ContainerTools(stub=stub(), **tools)) as (host, ends):
+    async with machine(place, cache=cache, scratch_dir=scratch_dir, tools=ContainerTools(**{"stub": stub(), **tools})) as (host, ends):
         yield Node(host, ends, image)
 
 
@@ -122,15 +124,100 @@ async def test_a_launch_runs_in_the_container_of_its_attempt_and_leaves_the_scri
         assert host.scopes.standing_scopes() == []
 
 
+IDLE: dict[str, Any] = {"tasks": 0, "node": "n2", "nodes": ("n1", "n2"), "rank_of_node": 1}
+"""Of a node on which none of the work's own tasks begins."""
+
+
+async def test_a_node_without_tasks_has_the_container_too_and_its_ranks_pass_descriptors_and_exit_codes(place: Path, root: Path) -> None:
+    async with node(place, root) as ours:
+        host, idle = ours.host, ours.shell("true", **IDLE)
+        await host.prepare(idle)
+        await host.start(idle)
+        text = "pwd; id -u; echo $FROM_IMAGE-; exit $R"
+        asked = launch("/bin/sh", "-c", text, workdir="/app")
+        asked["ranks"] = [{"rank": rank, "environment": {"R": str(rank + 2), "PATH": "/bin"}} for rank in range(3)]
+        await keepers_of(host).start(KEY, asked)
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert listener.output == {(1, rank): b"/app\n65534\n-\n" for rank in range(3)}
+        assert listener.ended == {rank: (rank + 2, 0) for rank in range(3)}
+        Listener.close_all()
+        await host.kill(KEY)
+        assert (await ours.ends.record()).tasks == ()
+        await host.clear(KEY)
+
+
+@pytest.mark.parametrize("whom", ["keeper", "runner", "container", "agent"])
+async def test_kill_of_whoever_keeps_ranks_on_a_node_without_tasks_leaves_nothing(place: Path, root: Path, whom: str) -> None:
+    async with node(place, root) as here:
+        idle = here.shell("true", **IDLE)
+        await here.host.prepare(idle)
+        await here.host.start(idle)
+        await keepers_of(here.host).start(KEY, launch("/bin/sleep", "300", ranks=2, workdir="/"))
+        match whom:
+            case "keeper":
+                os.kill(keepers_of(here.host).cgroups.keeper_pid(KEY, 1), signal.SIGKILL)
+            case "runner":
+                os.kill(here.host.runner_client.pid, signal.SIGKILL)
+            case "container":
+                os.kill(process_one(here.host), signal.SIGKILL)
+        if whom == "agent":
+            here.host.watch.close()
+            async with machine(place, swept=False) as (second, ends):
+                (known,) = await second.attempts()
+                assert (known.alive, known.populated) == (True, True)
+                await second.kill(KEY)
+                assert (await ends.record()).tasks == ()
+                await second.clear(KEY)
+        else:
+            await here.host.kill(KEY)
+            assert (await here.ends.record()).tasks == ()
+            await here.host.clear(KEY)
+
+
+async def test_a_node_whose_agent_made_no_container_runs_no_rank_outside_of_one(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        idle = here.shell("true", **IDLE)
+        await here.host.prepare(idle)
+        await here.host.start(idle)
+        (here.host.journal.run_directory(KEY) / "place").unlink()
+        with pytest.raises(Rejected, match="node n2 has no container of"):
+            await keepers_of(here.host).start(KEY, launch("/bin/true", workdir="/"))
+        await here.host.kill(KEY)
+        await here.ends.record()
+        await here.host.clear(KEY)
+
+
+async def test_a_directory_that_a_node_without_tasks_lacks_is_no_failure_of_its_prologue(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        idle = here.shell("true", **IDLE | {"workdir": "/nowhere/at/all"})
+        await here.host.prepare(idle)
+        await here.host.start(idle)
+        await keepers_of(here.host).start(KEY, launch("/bin/true", workdir="/nowhere/at/all"))
+        listener = await Listener.connect(here.host, KEY)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert listener.ended == {0: (127, 0)}
+        assert b"/nowhere/at/all" in listener.output[2, 0]
+        Listener.close_all()
+        await here.host.kill(KEY)
+        await here.ends.record()
+        await here.host.clear(KEY)
+
+
+def process_one(host: LinuxHost) -> int:
+    """The pid of process 1 of the container."""
+    return int(Path(host.scopes.container_procs(KEY)).read_text())
+
+
 def is_there(path: str) -> bool:
     return Path(path).exists()
 
 
 def traces(place: Path) -> list[str]:
     """Everything on the machine that belongs to the node of that name: cgroups of all hierarchies, loop devices, mounts, processes."""
-    found = [str(path) for top in Path("/sys/fs/cgroup").iterdir() for path in (top / "lattice.slice" / place.name).glob("**")]
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        found += [str(file)] if file.read_text().startswith(str(place)) else []
+    roots = [top / "lattice.slice" / place.name for top in Path("/sys/fs/cgroup").iterdir()]
+    found = [str(path) for root in roots for path in (root, *below(root)) if path.is_dir()]
+    found += [str(file) for file, behind in loop_files() if behind.startswith(str(place))]
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
@@ -166,6 +253,25 @@ async def test_work_runs_in_the_image_as_its_user_without_rights_and_its_exit_co
     assert "Read-only file system" in lines[8]
     assert "denied" in lines[9] or "not permitted" in lines[9]
     assert int(lines[10]) <= 4, "it sees its own processes alone"
+
+
+def readable_stub(place: Path) -> Path:
+    """A copy of the stub that everybody may read."""
+    made = Path(shutil.copy(stub(), place / "stub"))
+    made.chmod(0o755)
+    return made
+
+
+async def test_where_the_stub_cannot_set_the_filter_of_system_calls_the_runtime_does(place: Path, root: Path) -> None:
+    async with node(place, root, stub=readable_stub(place)) as here:
+        assert await here.run(here.shell("grep Seccomp: /proc/1/status; grep Seccomp: /proc/self/status")) == 0
+        assert here.printed() == 2 * "Seccomp:\t2\n"
+
+
+async def test_process_one_and_every_task_have_one_filter_of_system_calls(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        assert await here.run(here.shell("grep Seccomp_filters /proc/1/status; grep Seccomp_filters /proc/self/status")) == 0
+        assert here.printed() == 2 * "Seccomp_filters:\t1\n"
 
 
 @pytest.mark.pure_v2

@@ -19,7 +19,7 @@ from lattice.errors import NotFound, Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.host.launch_cgroups import LaunchEntrances
 from lattice_agent.host.linux import LinuxHost
-from lattice_agent.standalone import frames, leftovers
+from lattice_agent.standalone import durable, frames, leftovers
 from lattice_agent.standalone.task_start import WorkPlace
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch, shell
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
@@ -36,9 +36,9 @@ async def place() -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def attempt(place: Path, *, swept: bool = True, **changes: Any) -> AsyncIterator[tuple[LinuxHost, Ends]]:
+async def attempt(place: Path, *, swept: bool = True, starter: str | None = None, **changes: Any) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host with an attempt that runs: a script that sleeps, unless changed."""
-    async with machine(place, swept=swept) as (host, ends):
+    async with machine(place, swept=swept, starter=starter) as (host, ends):
         fields: dict[str, Any] = {"grace_seconds": 0.5} | ({} if "script" in changes else {"entrypoint": "sleep 300"}) | changes
         await host.prepare(work(**fields))
         await host.start(work(**fields))
@@ -70,8 +70,9 @@ def left(host: LinuxHost) -> list[str]:
     return [path.name for path in found]
 
 
-async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_caller(place: Path) -> None:
-    async with attempt(place) as (host, _):
+@pytest.mark.parametrize("starter", [None, ""], ids=["by the starter", "by the keeper"])
+async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_caller(place: Path, starter: str | None) -> None:
+    async with attempt(place, starter=starter) as (host, _):
         text = "id -un; umask; pwd; echo $X$Y$PMI_FD; test $SLURM_TASK_PID = $$ && ulimit -Sn; ulimit -Sc; cat; exit 3"
         asked = shell(text, umask=0o027, workdir="/usr", soft_limits={"NOFILE": 333, "CORE": 0, "UNKNOWN": 5})
         asked["environment"] |= {"X": "\udcff", "PMI_FD": "9", "SLURM_PROCID": "5"}
@@ -84,11 +85,28 @@ async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_
         assert left(host) == []
 
 
+def owners_of(pid: int) -> list[str]:
+    """The user ids of a process: real, effective, saved, and that of its files."""
+    return next(line.split()[1:] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Uid:"))
+
+
+async def test_no_signal_of_a_rank_reaches_its_keeper(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        text = "for how in STOP TERM KILL; do kill -$how $PPID 2> /dev/null && echo reached; done; echo through; exit 4"
+        listener = await ran(host, shell(text))
+        assert (listener.output, listener.ended) == ({(1, 0): b"through\n"}, {0: (4, 0)})
+        slow = shell("sleep 30")
+        await keepers_of(host).start(KEY, slow | {"number": 2})
+        keeper = int((scope(host) / "keep/2/cgroup.procs").read_text())
+        assert owners_of(keeper) == ["0"] * 4, "real, effective, saved: none is one that work may signal"
+
+
 async def test_a_lying_head_chooses_neither_the_user_of_its_ranks_nor_their_place(place: Path) -> None:
     async with attempt(place) as (host, _):
         lie = dict.fromkeys((*WorkPlace.__annotations__, *LaunchEntrances.__annotations__), "/lie") | {"mounts": (), "private_tmp": True}
         del lie["workdir"]
-        lie |= {"user": 0, "group": 0, "groups": [0], "work_procs": [], "keep_procs": "", "container": {"runtime": "/bin/sh"}, "lie": 1}
+        lie |= {"user": 0, "group": 0, "groups": [0], "work_procs": [], "keep_procs": "", "container": {"runtime": "/bin/sh"}, "lie": 1,
+                "starter": "/bin/false"}  # fmt: skip
         asked = shell("id -u; id -g; id -G; ulimit -Hn; grep -c launch-1$ /proc/self/cgroup") | lie
         listener = await ran(host, asked)
         assert listener.ended == {0: (0, 0)}
@@ -140,9 +158,10 @@ async def test_a_partial_line_is_passed_on_after_a_moment_and_at_once_where_noth
         ({"stdin": "/proc/self/maps"}, "the input file '/proc/self/maps' belongs to the kernel; let the program itself open it"),
     ],
 )
-async def test_all_ranks_begin_or_none(place: Path, bad: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("starter", [None, ""], ids=["by the starter", "by the keeper"])
+async def test_all_ranks_begin_or_none(place: Path, bad: dict[str, Any], said: str, starter: str | None) -> None:
     witness = place / "witness"
-    async with attempt(place) as (host, _):
+    async with attempt(place, starter=starter) as (host, _):
         asked = shell(f"echo x >> {witness}", ranks=8)
         asked["ranks"][5] |= bad
         with pytest.raises(Rejected) as refused:
@@ -151,6 +170,11 @@ async def test_all_ranks_begin_or_none(place: Path, bad: dict[str, Any], said: s
         assert not witness.exists()
         assert left(host) == []
         assert (await ran(host, shell("true"))).ended == {0: (0, 0)}, "the number may be started again: nothing of it ran"
+
+
+async def test_a_node_of_many_cores_starts_more_ranks_than_select_knows_descriptors(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        assert await ran(host, shell("exit 0", ranks=300)) is not None
 
 
 async def test_ranks_wait_at_the_gate_until_they_are_let_through(place: Path) -> None:
@@ -495,3 +519,42 @@ async def test_a_rank_runs_on_the_processors_that_it_is_given(place: Path) -> No
         asked = shell("grep Cpus_allowed_list /proc/self/status", ranks=1)
         asked["ranks"][0]["cpus"] = [cpu]
         assert (await ran(host, asked)).output == {(1, 0): b"Cpus_allowed_list:\t%d\n" % cpu}
+
+
+DEAF = "trap '' TERM; while :; do sleep 1; done"
+
+
+async def until_noted(host: LinuxHost) -> None:
+    """Waits until the script's end is noted; the launch that it has left is then told to end, and does not."""
+    await until((host.journal.run_directory(KEY) / durable.CLOSED).exists)
+    assert host.journal.exit_record(KEY) is None, "the shim waits for the launch"
+
+
+async def test_a_shim_killed_while_it_waits_for_launches_has_told_the_code_of_its_script(place: Path) -> None:
+    async with attempt(place, script=f"#!/bin/sh\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 5\n", grace_seconds=30) as (
+        host,
+        ends,
+    ):
+        await keepers_of(host).start(KEY, shell(DEAF))
+        running = host.journal.claimed(KEY)
+        assert running is not None
+        (place / "go").touch()
+        await until_noted(host)
+        os.kill(running.pid, signal.SIGKILL)
+        assert [(task.code, task.signal) for task in (await ends.record()).tasks] == [(5, 0)]
+        assert not host.scopes.populated(KEY)
+
+
+async def test_an_agent_that_finds_all_of_an_attempt_killed_tells_the_code_of_its_script(place: Path) -> None:
+    script = f"#!/bin/sh\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 6\n"
+    async with attempt(place, swept=False, script=script, grace_seconds=30) as (host, _):
+        await keepers_of(host).start(KEY, shell(DEAF))
+        (place / "go").touch()
+        await until_noted(host)
+        host.close()
+        host.scopes.kill(KEY, whole=True)
+        await until(lambda: not host.scopes.populated(KEY))
+        async with machine(place) as (heir, _ends):
+            [known] = await heir.attempts()
+            assert known.exit is not None
+            assert ([task.code for task in known.exit.tasks], known.alive) == ([6], False)

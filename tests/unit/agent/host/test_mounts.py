@@ -538,3 +538,15 @@ async def test_a_scope_of_which_only_that_process_is_left_is_removed(targets: Pa
         await host.prepare(shell("true", uenv=f"{images}/plain.squashfs:{targets}/one"))
         assert not host.scopes.populated(KEY)
         await until(lambda: host.scopes.remove_scope(KEY))
+
+
+@needs_root()
+def test_a_process_that_ends_while_its_namespace_is_looked_for_is_said_to_be_gone(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "cgroup.procs").write_text(f"{ended.pid}\n")
+    with (
+        pytest.raises(ProcessLookupError, match="the process that keeps the work's software is gone"),
+        namespaces.entered(str(tmp_path / "cgroup.procs")),
+    ):
+        pass

@@ -9,16 +9,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lattice_agent.standalone.rank_start import LaunchDescription, RankFailure, RankStart
+from lattice_agent.standalone import rank_start
+from lattice_agent.standalone.rank_start import Ends, LaunchDescription, RankDescription, RankFailure, RankStart
+from lattice_agent.standalone.stopped_ranks import has_pipe, is_stopped, silence, stopped_sentence
 from tests.unit.agent.host.test_scopes import REFUSE_CLONE3
 from tests.unit.agent.host.test_shim import launch
+from tests.unit.agent.machine import rank_starter
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Waits for what processes do, 20 s at most."""
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def described(place: Path) -> dict[str, Any]:
@@ -50,9 +61,15 @@ def at_the_gate(place: Path, **changes: Any) -> Iterator[RankStart]:
                 os.close(fd)
 
 
-def test_ranks_that_do_not_execute_in_time_fail_the_launch(tmp_path: Path) -> None:
+STOPPED = (
+    "rank 1 on node n7 is stopped (state T in /proc/PID/stat) and did not reach its start within {} s: a process of the same user has "
+    "stopped it, as kill(-1, SIGSTOP) does; have it stop only processes that it has started, then start the launch again"
+)
+
+
+def test_ranks_that_do_not_execute_in_time_fail_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "execve", lambda *_: time.sleep(60))
     with at_the_gate(tmp_path) as start:
-        os.kill(start.ranks[1].pid, signal.SIGSTOP)
         start.open_gate()
         assert time.monotonic() + 50 < start.exec_until < time.monotonic() + 60
         time.sleep(0.3)
@@ -60,6 +77,55 @@ def test_ranks_that_do_not_execute_in_time_fail_the_launch(tmp_path: Path) -> No
         start.exec_until = time.monotonic()
         with pytest.raises(RankFailure, match="not all of its ranks can execute their programs: a file does not answer for 55 s"):
             start.have_executed()
+
+
+@pytest.mark.parametrize("starter", ["", "built"], ids=["by the keeper", "by the starter"])
+def test_ranks_that_are_stopped_at_the_gate_are_named(tmp_path: Path, starter: str) -> None:
+    with at_the_gate(tmp_path, node="n7", starter=starter and str(rank_starter())) as start:
+        os.kill(start.ranks[1].pid, signal.SIGSTOP)
+        start.open_gate()
+        until(lambda: b"sleep" in Path(f"/proc/{start.ranks[0].pid}/comm").read_bytes())
+        os.kill(start.ranks[0].pid, signal.SIGSTOP)
+        until(lambda: is_stopped(start.ranks[0].pid) and is_stopped(start.ranks[1].pid))
+        assert not start.have_executed()
+        start.exec_until = time.monotonic()
+        with pytest.raises(RankFailure) as caught:
+            start.have_executed()
+        assert str(caught.value) == STOPPED.format(55), "the other one executes its program, and was stopped then"
+
+
+def test_ranks_that_are_stopped_on_their_way_to_the_gate_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_rank_1(self: RankStart, asked: RankDescription, ends: Ends) -> int:
+        if asked.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return take(self, asked, ends)
+
+    take = RankStart._take_descriptors
+    monkeypatch.setattr(RankStart, "_take_descriptors", stop_rank_1)
+    monkeypatch.setattr(rank_start, "READY_SECONDS", 1.0)
+    with pytest.raises(RankFailure) as caught, at_the_gate(tmp_path, node="n7"):
+        pass
+    assert str(caught.value) == STOPPED.format(1)
+
+
+def test_many_stopped_ranks_are_counted(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    stopped = [subprocess.Popen(["/bin/sh", "-c", "kill -STOP $$"], pass_fds=[read]) for _ in range(10)]
+    try:
+        until(lambda: all(is_stopped(each.pid) for each in stopped))
+        said = stopped_sentence({rank: each.pid for rank, each in enumerate(stopped)}, write, "n7", 45.0)
+        assert said.startswith(
+            "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more on node n7 are stopped (state T in /proc/PID/stat) and did not reach"
+        )
+        assert silence(stopped[0].pid, "n7", 30.0).startswith("its host on node n7 is stopped (state T in /proc/PID/stat) for 30 s")
+        assert silence(os.getpid(), "n7", 30.0) == "it does not answer for 30 s"
+        assert not has_pipe(os.getpid(), 0)
+    finally:
+        for each in stopped:
+            each.kill()
+            each.wait()
+        os.close(read)
+        os.close(write)
 
 
 START = """

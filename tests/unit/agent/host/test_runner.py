@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -14,6 +15,7 @@ from typing import Any
 
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.standalone import runner
+from tests.unit.agent.host.test_scopes import REFUSE_CLONE3
 
 LENGTH = struct.Struct(">I")
 SAID = "MiB to describe, the limit is 64 MiB: give fewer or shorter arguments, variables and programs"
@@ -64,3 +66,21 @@ async def test_a_request_above_the_limit_is_not_sent_and_the_runner_lives_on() -
         assert client.pid == pid
     finally:
         client.close()
+
+
+BEGIN = """
+import json, os, socket
+from lattice_agent.standalone import runner, shim
+ours, theirs = socket.socketpair()
+runner.Runner(theirs.fileno(), shim)._begin(json.loads(sys.argv[3]))
+print(ours.recv(4096)[4:].decode())
+"""
+
+
+def test_a_cgroup_of_keepers_at_its_limit_is_no_fault_of_the_node(tmp_path: Path) -> None:
+    request = {"id": 7, "op": "keep", "launch": {"keep_procs": str(tmp_path / "cgroup.procs")}}
+    command = [sys.executable, "-c", REFUSE_CLONE3 + BEGIN, "", str(errno.EAGAIN), json.dumps(request)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    said = json.loads(done.stdout)
+    assert (said["id"], said["unfit"]) == (7, False)
+    assert "start fewer" in said["failure"]

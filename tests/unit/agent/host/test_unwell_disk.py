@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from lattice.errors import Retry
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.linux import LinuxHost
+from lattice_agent.work.mpi_launchers import file_names
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
@@ -129,6 +131,24 @@ async def test_a_read_only_state_keeps_no_order_from_the_work_and_its_end_comes_
                 assert [known.forgotten for known in await heir.attempts()] == [True]
 
 
+async def test_host_files_on_a_read_only_disk_hinder_no_end_and_are_removed_later(place: Path) -> None:
+    with disk_below(place / "state") as disk:
+        async with machine(place) as (host, ends):
+            host.launcher.programs = str(disk / "launch/bin")
+            ours = replace(work(script="#!/bin/sh\nexec sleep 300\n"), nodes=("n0", "n1"))
+            await host.prepare(ours)
+            await host.start(ours)
+            kept = [disk / "launch/hosts" / name for name in file_names(KEY)]
+            assert all(path.exists() for path in kept)
+            remount(disk, "ro")
+            await host.terminate(KEY, STOPPED)
+            assert await code_of(ends) == (143, 15)
+            await host.clear(KEY)
+            remount(disk, "rw")
+            await host.forget(KEY)
+            assert not any(path.exists() for path in kept)
+
+
 async def until_flaw(host: LinuxHost, sentence: str, within: float = 20.0) -> None:
     """Waits until the host says this of its disk."""
     async with asyncio.timeout(within):
@@ -175,7 +195,7 @@ async def test_a_disk_that_does_not_answer_keeps_no_order_from_the_work(place: P
             assert await code_of(ends) == (143, 15)
 
 
-async def test_a_stopped_shim_is_killed_once_its_work_is_gone_and_the_exit_is_unknown(place: Path) -> None:
+async def test_a_stopped_shim_is_killed_once_its_work_is_gone_and_the_kernel_knew_the_exit(place: Path) -> None:
     async with machine(place) as (host, ends):
         ours = work(script="#!/bin/sh\nexec sleep 300\n")
         await host.prepare(ours)
@@ -184,7 +204,9 @@ async def test_a_stopped_shim_is_killed_once_its_work_is_gone_and_the_exit_is_un
         await host.terminate(KEY, STOPPED)
         await until(lambda: not host.scopes.work(KEY))
         await host.kill(KEY)
-        assert await ends.next(30) == (KEY, None)
+        key, record = await ends.next(30)
+        assert record is not None
+        assert (key, [(task.code, task.signal) for task in record.tasks]) == (KEY, [(143, signal.SIGTERM)])
         assert not host.scopes.populated(KEY)
 
 

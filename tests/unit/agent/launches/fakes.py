@@ -30,6 +30,7 @@ class FakeKeeper:
     taken: bytearray = field(default_factory=bytearray)
     input_ended: bool = False
     connection: socket.socket | None = None
+    exited: bool = False
     over: bool = False
     heeds_end: bool = True
 
@@ -50,6 +51,7 @@ class FakeKeeper:
 
     def exit(self, *codes: int) -> None:
         """The end of all ranks, with these codes."""
+        self.exited = True
         for entry, code in zip(self.start["ranks"], codes, strict=True):
             self.last += 1
             self.emit(
@@ -91,7 +93,7 @@ class FakeKeeper:
         if frame.kind == frames.HAD:
             number = frames.decode_had(frame.payload)[1]
             self.kept = [(each, kept) for each, kept in self.kept if each > number]
-            if not self.kept and self.last and number == self.last:
+            if not self.kept and self.exited and number == self.last:
                 self.over = True
                 if connection.fileno() >= 0:
                     asyncio.get_running_loop().remove_reader(connection.fileno())
@@ -222,6 +224,7 @@ class FakeAttempts:
     def __init__(self) -> None:
         self.here: dict[Key, AttemptHere] = {}
         self.over = False
+        self.doubted = list[str]()
 
     async def find_attempt(self, key: Key) -> AttemptHere | None:
         return self.here.get(key)
@@ -231,3 +234,6 @@ class FakeAttempts:
 
     async def address(self, node: str) -> str:
         return f"{node}:1"
+
+    def doubt_address(self, node: str) -> None:
+        self.doubted.append(node)

@@ -75,7 +75,13 @@ async def running(directory: Path) -> AsyncIterator[tuple[LaunchRun, HandLink]]:
     link = HandLink()
     record = LaunchRecord(0, "00", "job", "cat", (NodePlaces("n1", 0, (0,)),), input="all")
     run = LaunchRun(
-        Key(uid(1), 1), record, [link], store=RecordStore(directory), clock=SystemClock(), attempt_over=lambda: False, on_over=lambda: None
+        Key(uid(1), 1),
+        record,
+        [link],
+        store=RecordStore(directory),
+        clock=SystemClock(),
+        attempt_over=lambda: False,
+        on_over=lambda _: None,
     )
     run.describe([{}])
     task = asyncio.ensure_future(run.run())

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice.errors import Denied, Rejected, Retry
+from lattice.errors import Denied, NotFound, Rejected, Retry
 from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import NODES
 from lattice_agent.attempts import Key
 from lattice_agent.launches import head, launch_run, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
@@ -83,12 +84,15 @@ class MemoryPeers:
             raise Retry(f"node {node} is away", reason=self.reason)
         there, back = Pipe(), Pipe()
         self.calls.append((there, back))
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(self._serve(node, order, FakeStream(there, back)))
-            try:
-                yield FakeStream(back, there)
-            finally:
-                serving.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(self._serve(node, order, FakeStream(there, back)))
+                try:
+                    yield FakeStream(back, there)
+                finally:
+                    serving.cancel()
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed  # what the caller has raised, as a real call does
 
     async def _serve(self, node: str, order: LaunchOrder, stream: FakeStream) -> None:
         if order.describe:
@@ -119,6 +123,7 @@ class Site:
     attempts: FlawedAttempts = field(default_factory=FlawedAttempts)
     peers: MemoryPeers = field(default_factory=MemoryPeers)
     nodes: tuple[str, ...] = ("n1",)
+    clock: SystemClock = field(default_factory=SystemClock)
 
     def with_nodes(self, *others: str) -> Site:
         """The same with other nodes."""
@@ -129,7 +134,7 @@ class Site:
     async def agent(self) -> AsyncIterator[Agent]:
         """An agent, killed at the end of the block."""
         async with asyncio.TaskGroup() as group:
-            tools = HeadTools("n1", self.keepers, self.peers, self.attempts, SystemClock(), group)
+            tools = HeadTools("n1", self.keepers, self.peers, self.attempts, self.clock, group)
             agent = Agent(AttemptLaunches(work(nodes=self.nodes), RecordStore(self.directory), tools), group)
             agent.head.adopt()
             try:
@@ -293,6 +298,18 @@ async def test_a_client_that_comes_back_to_a_launch_that_was_given_up_is_told_so
         assert (await refused(late))[0] == 1
 
 
+async def test_a_client_that_comes_back_late_to_a_launch_that_has_ended_by_itself_hears_its_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 0.3)
+    async with site.agent() as agent:
+        client = await called(site, agent, b"r" * 16)
+        await client.leave()
+        site.exit(0)
+        await until(agent.head.is_idle)
+        assert await finished(agent.call("sleep", "9", request=b"r" * 16)) == 0
+
+
 async def test_a_launch_waits_for_a_node_whose_agent_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "SAY_SECONDS", 0.1)
     site.with_nodes("n2").peers.away.add("n2")
@@ -399,6 +416,23 @@ async def test_the_user_of_an_attempt_that_runs_is_known_while_nobody_answers_fo
         await placeless.find_attempt(KEY)
 
 
+async def test_the_address_of_a_node_is_read_once_and_anew_after_a_call_to_it_has_failed() -> None:
+    cluster = FakeCluster(SystemClock())
+    attempts = RunningAttempts(cluster, lambda key: True, lambda key: None, lambda key: None)
+    with pytest.raises(NotFound):
+        await attempts.address("n1")
+    await cluster.create(NODES, {"metadata": {"name": "n1"}})
+    await cluster.patch(NODES, "n1", {"status": {"address": "10.0.0.1:7"}}, subresource="status")
+    assert await attempts.address("n1") == "10.0.0.1:7"
+    await cluster.patch(NODES, "n1", {"status": {"address": "10.0.0.2:7"}}, subresource="status")
+    assert await attempts.address("n1") == "10.0.0.1:7"
+    attempts.doubt_address("n1")
+    assert await attempts.address("n1") == "10.0.0.2:7"
+    attempts.doubt_address("n1")
+    cluster.fail(Retry("the API server is away"))
+    assert await attempts.address("n1") == "10.0.0.2:7"
+
+
 class LateAttempts(FakeAttempts):
     """Attempts of which nobody can say at first whose they are."""
 
@@ -444,9 +478,12 @@ async def test_a_launch_that_is_being_ended_is_ended_by_the_next_agent_on_nodes_
 
 
 class LossNotes:
-    """An exchange of ranks that notes which nodes are lost (launch_run.RankExchange)."""
+    """An exchange of ranks that notes which nodes are lost (interface.RankExchange)."""
 
     failure = None
+    fences = 0
+    is_waiting = False
+    owed: Mapping[tuple[str, int], frozenset[int]] = {}
 
     def __init__(self) -> None:
         self.lost: list[int] = []
@@ -456,6 +493,10 @@ class LossNotes:
         return []
 
     def again(self) -> bytes:
+        """Asks nothing."""
+        return b""
+
+    def ask_for_late(self, kind: str, number: int, seconds: float) -> bytes:
         """Asks nothing."""
         return b""
 
@@ -470,7 +511,7 @@ def test_the_exchange_of_an_agent_that_is_started_again_hears_of_lost_nodes(tmp_
     peers, attempts, notes = MemoryPeers(), FakeAttempts(), LossNotes()
     ways = [PeerLink(peers, attempts, node, KEY, 0) for node in ("n1", "n2")]
     LaunchRun(
-        KEY, record, ways, store=RecordStore(tmp_path), clock=SystemClock(), attempt_over=lambda: False, on_over=lambda: None,
+        KEY, record, ways, store=RecordStore(tmp_path), clock=SystemClock(), attempt_over=lambda: False, on_over=lambda _: None,
         exchange=notes,
     )  # fmt: skip
     assert notes.lost == [1]

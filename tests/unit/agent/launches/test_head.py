@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +21,7 @@ from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.record import RecordStore
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import LaunchRequest
+from lattice_agent.state import entry_failure
 from tests.build import uid
 from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers
 
@@ -40,13 +44,21 @@ class Site:
     directory: Path
     keepers: FakeKeepers = field(default_factory=FakeKeepers)
     attempts: FakeAttempts = field(default_factory=FakeAttempts)
+    work: NodeWork = field(default_factory=work)
+
+    @property
+    def entry_failure(self) -> tuple[str, str]:
+        """What is noted of the launch of the entrypoint; empty: nothing."""
+        file = self.directory / entry_failure.NAME
+        found = json.loads(file.read_bytes()) if file.exists() else {}
+        return found.get("reason", ""), found.get("message", "")
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         """An agent, killed at the end of the block: nothing of it is ended in order."""
         async with asyncio.TaskGroup() as group:
             tools = HeadTools("n1", self.keepers, None, self.attempts, SystemClock(), group)  # type: ignore[arg-type]  # there is one node
-            agent = Agent(AttemptLaunches(work(), RecordStore(self.directory), tools), group)
+            agent = Agent(AttemptLaunches(self.work, RecordStore(self.directory), tools), group)
             agent.head.adopt()
             try:
                 yield agent
@@ -128,6 +140,21 @@ async def test_output_and_exit_code_of_every_rank_reach_the_client_and_the_keepe
         await until_gone(site, 0)
 
 
+async def test_a_launch_that_is_over_is_freed_at_once_and_not_by_the_collector(site: Site) -> None:
+    async with site.agent() as agent:
+        gc.disable()
+        try:
+            client = agent.call("true")
+            await started(site, 0)
+            run = weakref.ref(next(iter(agent.head._runs.values())))
+            site.keepers.keepers[0].exit(0)
+            assert await finished(client) == 0
+            await until_gone(site, 0)
+            await until(lambda: run() is None)
+        finally:
+            gc.enable()
+
+
 async def until_gone(site: Site, number: int) -> None:
     """Until the launch is removed."""
     await until(lambda: not (number not in site.keepers.ended))
@@ -192,6 +219,22 @@ async def test_input_reaches_the_ranks_within_the_room_that_they_gave(site: Site
         assert await finished(client) == 0
 
 
+async def test_a_client_that_opens_no_file_holds_its_cpus_and_nobody_s_turn(site: Site) -> None:
+    cores = len(os.sched_getaffinity(0))
+    async with site.agent() as agent:
+        slow = agent.call("-n", "1", "--exact", "-o", "file", "slow")
+        await slow.until(frames.OPEN)
+        hurried = agent.call("-n", str(cores), "--exact", "--immediate=9", "hurried")
+        await hurried.until(frames.SAY)
+        assert "waits for" in hurried.said, "it is its turn, and it waits for CPUs"
+        await slow.leave()
+        await hurried.until(frames.ACCEPTED)
+        await until(lambda: len(site.keepers.started) == 1)
+        (number,) = site.keepers.started
+        site.keepers.keepers[number].exit(*[0] * cores)
+        assert await finished(hurried) == 0
+
+
 async def test_launches_wait_for_cpus_in_order_of_asking(site: Site) -> None:
     cores = len(os.sched_getaffinity(0))
     async with site.agent() as agent:
@@ -220,6 +263,33 @@ async def test_a_launch_that_cannot_start_is_refused_with_the_sentence_of_its_no
         client = agent.call("nothing")
         code, why = frames.decode_refused((await client.until(frames.REFUSED)).payload)
         assert (code, "cannot be executed" in why) == (1, True)
+
+
+@pytest.mark.parametrize("is_launched", [True, False], ids=["an entrypoint", "srun in a script"])
+async def test_of_an_entrypoint_s_launch_it_is_noted_why_it_did_not_start(site: Site, is_launched: bool) -> None:
+    site.work = work(is_launched=is_launched)
+    async with site.agent() as agent:
+        client = agent.call("-n", "2", "-c", "5000", "true")
+        await client.until(frames.REFUSED)
+        assert site.entry_failure[0] == ("StartFailed" if is_launched else "")
+        assert ("2 tasks of 5000 CPUs do not fit" in site.entry_failure[1]) is is_launched
+        site.keepers.refusal = "'nothing' cannot be executed: No such file or directory"
+        await agent.call("nothing").until(frames.REFUSED)
+        assert ("cannot be executed" in site.entry_failure[1]) is is_launched
+
+
+async def test_what_a_launched_task_launches_itself_is_no_affair_of_the_attempt_s_end(site: Site) -> None:
+    site.work = work(is_launched=True)
+    async with site.agent() as agent:
+        entry = agent.call("hostname")
+        await started(site, 0)
+        site.keepers.refusal = "'nothing' cannot be executed: No such file or directory"
+        await agent.call("--overlap", "nothing").until(frames.REFUSED)
+        await agent.call("-n", "5000", "true").until(frames.REFUSED)
+        assert site.entry_failure == ("", "")
+        site.keepers.keepers[0].exit(7)
+        assert await finished(entry) == 7
+        assert site.entry_failure == ("", "")
 
 
 async def test_options_that_do_not_read_are_refused_and_help_is_printed(site: Site) -> None:

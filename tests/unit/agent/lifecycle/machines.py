@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lattice_agent.attempts import Known, Seen
 from lattice_agent.lifecycle.events import (
     Cleared,
@@ -42,7 +44,7 @@ def order(node: Lifecycle, event: Event, *, boottime: float = 10.0) -> list[Inst
     return out
 
 
-def started(node: Lifecycle, **fields: float | None) -> None:
+def started(node: Lifecycle, **fields: Any) -> None:
     """Leads attempt 1 to RUNNING at boottime 10."""
     feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms(**fields)), Prepared(key()), Directed(key(), START))
     feed(node, Started(key(), running()))

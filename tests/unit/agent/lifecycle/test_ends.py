@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lattice_agent.attempts import Ordered, Seen
+from lattice_agent.attempts import EarlySignal, Ordered, Seen
 from lattice_agent.lifecycle.events import (
     Directed,
     Exited,
@@ -16,10 +16,10 @@ from lattice_agent.lifecycle.events import (
     TermsRead,
     Tick,
 )
-from lattice_agent.lifecycle.instructions import Kill, Read, Remember, Terminate
+from lattice_agent.lifecycle.instructions import Kill, Read, Remember, Signal, Terminate
 from lattice_agent.members import Direction, Order, Phase
 from tests.unit.agent.lifecycle.machines import START, feed, machine, started, states
-from tests.unit.agent.rows import key, record, run, running, stop, terms
+from tests.unit.agent.rows import key, known, record, run, running, stop, terms
 
 
 def test_walltime_is_term_then_grace_then_kill_and_stays_walltime_whatever_the_exit() -> None:
@@ -91,6 +91,30 @@ def test_a_new_generation_is_read_and_moves_the_walltime() -> None:
     feed(node, TermsRead(key(), terms(generation=2, walltime_seconds=500.0)))
     assert feed(node, Tick(), boottime=200.0) == []
     assert node.deadline() == 510.0
+
+
+EARLY = EarlySignal("USR2", 30.0, "launches")
+
+
+def test_the_signal_before_the_end_is_ordered_once_and_moves_with_the_walltime() -> None:
+    node = machine()
+    started(node, signal=EARLY)
+    assert node.deadline() == 80.0
+    feed(node, PlanRead(3, (run(generation=2),)), TermsRead(key(), terms(generation=2, walltime_seconds=500.0, signal=EARLY)))
+    assert (node.deadline(), feed(node, Tick(), boottime=100.0)) == (480.0, [])
+    assert feed(node, Tick(), boottime=480.0) == [Signal(key(), EARLY)]
+    assert (node.deadline(), feed(node, Tick(), boottime=481.0)) == (510.0, [])
+    feed(node, PlanRead(4, (run(generation=3),)), TermsRead(key(), terms(generation=3, walltime_seconds=900.0, signal=EARLY)))
+    assert feed(node, Tick(), boottime=890.0) == []
+    assert feed(node, Tick(), boottime=910.0) == [Terminate(key(), Ordered("walltime", 910.0))]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_agent_that_is_started_again_signals_what_was_not_signalled_before(sent: bool) -> None:
+    node = machine(known(alive=True, populated=True, signalled=sent))
+    orders = feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms(walltime_seconds=100.0, signal=EARLY)), boottime=90.0)
+    assert (Signal(key(), EARLY) in orders) is not sent
+    assert Signal(key(), EARLY) not in feed(node, Tick(), boottime=91.0)
 
 
 def test_it_ends_at_the_admitted_walltime_whatever_its_spec_says() -> None:

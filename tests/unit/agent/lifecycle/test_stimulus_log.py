@@ -120,6 +120,7 @@ def test_work_is_written_by_a_list_of_what_may_stand_there_so_that_a_new_field_i
     event = Recalled(known(work=work(script=MARK, variables={"A": MARK}, entrypoint=MARK, workdir=MARK)))
     text = encode(HEADER, kept(recorded(event)).segments())
     body = msgspec.json.decode(text.splitlines()[-1])["with"]["known"]["work"]
+    body |= body.pop("asked")
     written = {name for name, value in body.items() if value not in ("", None, {}, [], 0, 0.0, False)}
     defaults = {
         "grace_seconds",

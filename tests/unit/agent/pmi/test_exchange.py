@@ -12,20 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice_agent.standalone.pmi import exchange as exchanges
-from lattice_agent.standalone.pmi.exchange import (
-    FENCE,
-    MAX_NAMES_BYTES,
-    MAX_STORE_BYTES,
-    MAX_VALUE_BYTES,
-    PAIR_BYTES,
-    RING,
-    MalformedPayload,
-    NodeExchange,
-    pack,
-    unpack,
-)
+from lattice_agent.standalone.pmi.exchange import FENCE, MAX_NAMES_BYTES, MAX_STORE_BYTES, MAX_VALUE_BYTES, RING, NodeExchange
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.mapping import process_mapping
+from lattice_agent.standalone.pmi.payloads import PAIR_BYTES, PART_BYTES, MalformedPayload, pack, unpack
 
 LAYOUTS = ([[0], [1]], [[0, 1], [2, 3]], [[0, 3], [1], [2, 4]], [[0, 2], [1, 3]], [[0], [1], [2], [3]])
 
@@ -37,7 +27,7 @@ class Wire:
     nodes: list[list[int]]
     chance: random.Random
     rounds: int
-    part_bytes: int = exchanges.PART_BYTES
+    part_bytes: int = PART_BYTES
     entered: list[set[int]] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)
     flying: list[tuple[int, bytes, bool]] = field(default_factory=list)
@@ -218,6 +208,27 @@ def test_a_node_that_is_lost_ends_those_who_meet_it(met: bool) -> None:
     assert "killed with" in hub.failure.sentence
 
 
+def test_a_new_hub_is_owed_nothing_of_a_fence_that_all_who_are_heard_have_left() -> None:
+    wire = Wire([[0], [1], [2]], random.Random(1), 2)
+    for rank in range(3):
+        wire.enter(rank)
+    while wire.flying:
+        wire.deliver(wire.flying.pop(0))
+    wire.hub = Hub(wire.nodes, wire.names)
+    for node in (0, 1):
+        wire.exchanges[node].receive(wire.hub.again())
+    wire.watch()
+    for node, payload, to_hub in wire.flying:
+        assert to_hub
+        wire.hub.receive(node, payload)
+    assert wire.hub.owed == {}
+    wire.flying.clear()
+    wire.enter(0)
+    for node, payload, _ in wire.flying:
+        wire.hub.receive(node, payload)
+    assert wire.hub.owed == {(RING, 0): frozenset({1, 2})}
+
+
 def test_a_failure_is_told_to_a_new_hub() -> None:
     nodes, hub = two()
     failure = exchanges.LaunchFailure(2, "n1", "Aborted", "rank 2 called abort", 7)
@@ -277,6 +288,7 @@ def test_a_key_that_is_put_again_counts_once() -> None:
 @pytest.mark.parametrize(
     "payload",
     [b"", b"\xff", b"[]", b"1", b"{}", b"[" * 100_000, pack({"part_of": "fence"}), pack({"part_of": "dance", "round": 0, "part": 0, "parts": 1}),
+     b'{"part_of":"fence","round":0,"part":0,"parts":1e999,"held":0,"data":[]}',
      pack({"part_of": "fence", "round": 0, "part": 5, "parts": 1, "held": 0, "data": []}), pack({"failed": 3}), pack({"gone": "x"}),
      pack({"part_of": "fence", "round": 0, "part": 0, "parts": 1, "held": 0, "data": [3]}), pack({"ask": 1, "low": 0, "verb": "dance", "name": "", "port": ""})],
 )  # fmt: skip
@@ -288,7 +300,8 @@ def test_what_is_no_exchange_is_told_by_the_node_that_sent_it(payload: bytes) ->
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"{}", pack({"answer": {}}), pack({"result": "dance", "round": 0, "part": 0, "parts": 1, "data": []})]
+    "payload",
+    [b"", b"{}", pack({"answer": {}}), b'{"answer":1e999}', pack({"result": "dance", "round": 0, "part": 0, "parts": 1, "data": []})],
 )
 def test_a_node_refuses_what_is_no_message_of_the_hub(payload: bytes) -> None:
     nodes, _ = two()
@@ -301,6 +314,24 @@ def test_a_hub_keeps_few_rounds_whatever_a_node_sends() -> None:
     for number in range(50):
         hub.receive(1, pack({"part_of": "fence", "round": number, "part": 0, "parts": 1, "held": 0, "data": []}))
     assert hub.failure is not None
+
+
+def test_a_hub_keeps_few_parts_of_nothing_whatever_a_node_sends() -> None:
+    hub = Hub([[0], [1]], ["n0", "n1"])
+    for part in range(2000):
+        hub.receive(1, pack({"part_of": "fence", "round": 0, "part": part, "parts": 1 << 40, "held": 0, "data": []}))
+    assert hub.failure is not None
+    assert hub.failure.reason == "Garbage"
+    assert not hub.is_waiting
+
+
+def test_a_hub_keeps_few_answers_for_a_node_that_asks_about_names_without_end() -> None:
+    hub = Hub([[0], [1]], ["n0", "n1"])
+    hub.receive(1, pack({"ask": 1, "verb": "publish", "name": "s", "port": "p" * 900_000, "low": 0}))
+    for number in range(2, 200):
+        hub.receive(1, pack({"ask": number, "verb": "lookup", "name": "s", "port": "", "low": 0}))
+    assert hub.failure is not None
+    assert "without end" in hub.failure.sentence
 
 
 def test_the_same_question_about_a_name_is_answered_the_same_again() -> None:

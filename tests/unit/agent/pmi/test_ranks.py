@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice_agent.standalone.pmi.exchange import LaunchFailure
+from lattice_agent.standalone.pmi.exchange import FENCE, LaunchFailure
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.ranks import END_SECONDS, LATE_SECONDS, RankServer, Service
 from lattice_agent.standalone.pmi.session import UNREAD_BYTES
@@ -23,9 +23,10 @@ TOLD = b"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
 class Node:
     """A keeper's loop without a keeper: ranks are sockets of this process."""
 
-    def __init__(self, nodes: list[list[int]], node: int = 0, user: int | None = None) -> None:
+    def __init__(self, nodes: list[list[int]], node: int = 0, user: int | None = None, late_seconds: float = LATE_SECONDS) -> None:
         self.poll, self.now = select.poll(), 100.0
-        self.server = RankServer(Service("lattice-uid-1-0", nodes, node, [f"n{index}" for index in range(len(nodes))]), self.poll, user)
+        names = [f"n{index}" for index in range(len(nodes))]
+        self.server = RankServer(Service("lattice-uid-1-0", nodes, node, names, late_seconds), self.poll, user)
         self.ranks = {}
         for rank in nodes[node]:
             self.ranks[rank] = socket.socket(fileno=os.dup(self.server.connect(rank)))
@@ -62,8 +63,8 @@ class Node:
 
 
 @contextmanager
-def node(nodes: list[list[int]], index: int = 0, user: int | None = None) -> Iterator[Node]:
-    made = Node(nodes, index, user)
+def node(nodes: list[list[int]], index: int = 0, user: int | None = None, late_seconds: float = LATE_SECONDS) -> Iterator[Node]:
+    made = Node(nodes, index, user, late_seconds)
     before = len(list(Path("/proc/self/fd").iterdir()))
     try:
         yield made
@@ -173,6 +174,40 @@ def test_ranks_that_others_wait_for_are_named_once_and_waited_for() -> None:
             keeper.turn()
         assert keeper.server.said() == ["a PMI fence waits on n0 for rank 0, 2 since 60 s; it goes on waiting"]
         assert keeper.server.failure is None
+
+
+def test_the_site_says_after_which_time_late_ranks_are_named() -> None:
+    with node([[0, 1]], late_seconds=5.0) as keeper:
+        keeper.ask(1, INIT + b"cmd=barrier_in\n")
+        keeper.now += 4.9
+        keeper.turn()
+        assert keeper.server.said() == []
+        keeper.now += 0.1
+        keeper.turn()
+        assert keeper.server.said() == ["a PMI fence waits on n0 for rank 0 since 5 s; it goes on waiting"]
+
+
+def test_ranks_of_which_none_has_entered_are_named_where_the_hub_asks_once_a_fence() -> None:
+    nodes = [[0], [1, 2]]
+    hub = Hub(nodes, ["n0", "n1"])
+    with node(nodes, 0) as first, node(nodes, 1) as second:
+        first.ask(0, INIT + b"cmd=barrier_in\n")
+        for payload in first.server.outgoing():
+            assert hub.receive(0, payload) == []
+        assert hub.owed == {(FENCE, 0): frozenset({1})}
+        question = hub.ask_for_late(FENCE, 0, 60.0)
+        for _ in range(2):
+            second.server.receive(question)
+        assert second.server.said() == ["a PMI fence waits on n1 for rank 1, 2 since 60 s; it goes on waiting"]
+        second.server.receive(hub.ask_for_late(FENCE, 1, 60.0))
+        assert second.server.said() == []
+        for rank in (1, 2):
+            second.ask(rank, INIT + b"cmd=barrier_in\n")
+        second.server.receive(question)
+        assert second.server.said() == []
+        for payload in second.server.outgoing():
+            hub.receive(1, payload)
+        assert hub.owed == {}
 
 
 def test_a_rank_that_never_reads_is_not_read_either_and_the_poll_rests() -> None:

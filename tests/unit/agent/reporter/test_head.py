@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.views.allocation import FailedLaunch, LaunchTotals
 from lattice_agent.attempts import ResourceUse
 from lattice_agent.members import FINAL, Member, Order, Phase, TaskEnd
 from lattice_agent.reporter.head import AttemptView, Begun, NothingYet, Over, Surviving
@@ -17,10 +18,10 @@ NODES = ("n1", "n2", "n3")
 OK = TaskEnd(0, 0, 0, ended=20.0)
 
 
-def head(*members: Member, on_head_only: bool = False) -> AttemptView:
+def head(*members: Member, on_head_only: bool = False, is_launched: bool = False) -> AttemptView:
     made = AttemptView(key())
     made.follow_row(run(nodes=NODES))
-    made.describe(on_head_only=on_head_only, walltime_seconds=60.0)
+    made.describe(on_head_only=on_head_only, walltime_seconds=60.0, is_launched=is_launched)
     for each in members:
         made.hear(each)
     return made
@@ -274,3 +275,15 @@ def test_a_failed_prologue_names_its_node() -> None:
     found = head(member("n1", Phase.GONE), failed, member("n3", Phase.GONE)).verdict()
     assert isinstance(found, Over)
     assert (found.reason, found.message, found.node, found.begun) == ("PrologueFailed", "node n2: a hook", "n2", False)
+
+
+def test_a_failed_task_of_a_launched_entrypoint_is_named_with_its_node() -> None:
+    failures = (
+        FailedLaunch("7.10", "Failed", 3, 0, "n1", "task 0 exited with code 3"),
+        FailedLaunch("7.0", "Failed", 139, 11, "n3", "task 5 was ended by signal 11"),
+    )
+    first = gone("n1", TaskEnd(0, 139, 0, ended=20.0), launches=LaunchTotals(total=11, failed=2, failures=failures))
+    idle = [member(node, Phase.GONE, started=10.0) for node in NODES[1:]]
+    ended = over(first, *idle, on_head_only=True, is_launched=True)
+    assert (ended.reason, ended.message) == ("TaskFailed", "n3: task 5 was ended by signal 11")
+    assert over(first, *idle, on_head_only=True).message == "task 0 on n1 ended with exit code 139"

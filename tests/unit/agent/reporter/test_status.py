@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from lattice.ledger.reports import STATES, UNSERVED, ReportRow, parse_report
+from lattice.models import allocation as models
+from lattice.views.allocation import FailedLaunch, LaunchTotals
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import ResourceUse, Seen
 from lattice_agent.cluster import reports
@@ -171,3 +173,16 @@ def test_who_survives_kill_is_written_once_and_the_work_runs_on_for_people() -> 
     assert shown["Finished"] == ("False", "Unkillable", verdict.message)
     assert shown["Ready"] == ("False", "Unkillable", verdict.message)
     assert decide(allocation(*written["conditions"], phase="Running"), verdict) == status.Nothing()
+
+
+def test_the_launches_stand_beside_the_end_as_the_model_has_them() -> None:
+    failed = FailedLaunch(step="12.3", result="Timeout", code=7, node="n1", reason="task 0 exited with code 7")
+    outcome = decide(allocation(), replace(DONE, launches=LaunchTotals(total=4, completed=2, failed=1, node_fail=1, failures=(failed,))))
+    assert isinstance(outcome, status.Write)
+    assert models.LaunchTotals.model_validate(outcome.status["launches"]).model_dump(exclude_defaults=True, by_alias=True) == {
+        "total": 4, "completed": 2, "failed": 1, "nodeFail": 1,
+        "failures": [{"step": "12.3", "result": "Timeout", "code": 7, "node": "n1", "reason": "task 0 exited with code 7"}],
+    }  # fmt: skip
+    without = decide(allocation(), DONE)
+    assert isinstance(without, status.Write)
+    assert "launches" not in without.status

@@ -9,6 +9,7 @@ import pytest
 from lattice.errors import Corrupt, NotFound
 from lattice_agent.attempts import ExitRecord, Key, Running, Seen, TaskExit
 from lattice_agent.standalone import durable
+from lattice_agent.state.entry_failure import EntryFailure, note_entry_failure
 from lattice_agent.state.journal import KEEP_SECONDS, Journal, parse_key
 from tests.unit.agent.machine import UID, work
 
@@ -90,6 +91,19 @@ def test_the_exit_record_of_the_shim_is_read_as_written(journal: Journal) -> Non
     durable.keep_exit(str(journal.run_directory(KEY)), str(journal.directory(KEY)), durable.encode_exit(UID, 1, "b", [task], 3.0))
     assert journal.exit_record(KEY) == ExitRecord(UID, 1, "b", (TaskExit(0, 5, 137, 9, 1.0, 2.0, 0.5, 0.25, 99),), 3.0)
     assert not (journal.directory(KEY) / "reserve").exists()
+
+
+def test_an_entrypoint_whose_launch_did_not_start_ends_with_that_reason_and_not_with_its_client_s_exit_code(journal: Journal) -> None:
+    journal.write_journal(work(), "b")
+    failed, ended = ({"rank": 0, "pid": 5, "code": code, "signal": 0, "start": 1.0, "end": 2.0} for code in (1, 0))
+    directories = str(journal.run_directory(KEY)), str(journal.directory(KEY))
+    note_entry_failure(journal.run_directory(KEY), EntryFailure("StartFailed", "node n2: no"))
+    durable.keep_exit(*directories, durable.encode_exit(UID, 1, "b", [failed], 3.0))
+    assert journal.exit_record(KEY) == ExitRecord(UID, 1, "b", (), 3.0, failure="node n2: no", reason="StartFailed")
+    durable.keep_exit(*directories, durable.encode_exit(UID, 1, "b", [ended], 3.0))
+    found = journal.exit_record(KEY)
+    assert found is not None
+    assert (found.failure, [task.code for task in found.tasks]) == ("", [0])
 
 
 def test_what_is_forgotten_keeps_its_exit_record_for_seven_days(journal: Journal) -> None:

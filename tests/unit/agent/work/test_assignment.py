@@ -8,6 +8,7 @@ import pytest
 from lattice.errors import Rejected
 from lattice.views.cluster import CompatOptions, ConfigSpec, SoftwareOptions, WorkOptions
 from lattice.views.work import Work as Allocation
+from lattice_agent.attempts import AskedTasks
 from lattice_agent.work.assignment import assign, terms_of
 from tests.build import uid
 from tests.unit.agent.rows import run
@@ -36,6 +37,35 @@ def test_a_script_runs_once_and_on_the_head_only() -> None:
     works = [assign(found, run(nodes=NODES), node, ConfigSpec()) for node in NODES]
     assert [work.tasks for work in works] == [1, 0, 0]
     assert works[0].total_tasks == 9
+
+
+@pytest.mark.parametrize(("site", "found"), [(None, True), (True, True), (False, False)], ids=["open", "all work", "none"])
+def test_work_that_asks_for_slurm_variables_has_them_unless_the_site_says_no(site: bool | None, found: bool) -> None:
+    asks = allocation(entrypoint=None, script="#!/bin/sh\n", scriptArguments=["a b", "c"], environment={"slurmVariables": True})
+    work = assign(asks, run(nodes=NODES), "n1", ConfigSpec(compat=CompatOptions(set_slurm_env=site)))
+    assert (work.slurm_env, work.script_arguments) == (found, ("a b", "c"))
+
+
+def test_an_entrypoint_with_a_number_of_tasks_has_one_client_on_the_head_and_wishes_in_the_words_of_srun() -> None:
+    found = allocation(tasks={"total": 9, "perNode": 4, "cpus": 2, "gpus": 1, "layout": "Plane=2:Cyclic", "bind": "None", "mpi": "Pmi1"})
+    works = [assign(found, run(nodes=NODES), node, ConfigSpec()) for node in NODES]
+    assert [(work.tasks, work.total_tasks, work.is_launched) for work in works] == [(1, 9, True), (0, 9, True), (0, 9, True)]
+    assert works[0].asked == AskedTasks(4, 2, 1, "plane=2:cyclic", "none", "pmi1")
+    assert found.spec.on_head_only
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"tasks": {"total": 9, "on": "HeadNode"}},
+        {"tasks": {"total": 9}, "entrypoint": None, "script": "#!/bin/sh\n"},
+        {"tasks": {"total": 9, "perNode": 3, "on": "EveryNode"}, "entrypoint": None, "script": "#!/bin/sh\n"},
+        {"tasks": {"perNode": 3}},
+    ],
+    ids=["on the head node", "a script", "a script on every node", "no number in all"],
+)
+def test_nothing_else_is_launched(spec: dict[str, object]) -> None:
+    assert not assign(allocation(**spec), run(nodes=NODES), "n1", ConfigSpec()).is_launched
 
 
 def test_output_patterns_are_expanded_and_a_shared_file_is_truncated_by_rank_0_alone() -> None:

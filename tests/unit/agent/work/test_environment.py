@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scripts.commands import ALSO_SET, OURS
+from lattice_agent.attempts import AskedTasks
 from lattice_agent.work import environment
-from lattice_agent.work.environment import Account, compose, effective, flaw, of_node, of_task, parse_environment_file
+from lattice_agent.work.environment import Account, compose, effective, flaw, of_node, of_task, parse_environment_file, slurm_of_host
 from tests.unit.agent.machine import UID, work
 
 ALICE = Account("alice", 1000, 1000, (1000, 20), "/home/alice", "/bin/bash")
@@ -41,16 +42,34 @@ def test_slurm_variables_come_only_when_the_site_says_so() -> None:
     assert shared["SLURM_JOB_ID"] == shared["SLURM_JOBID"] == "7"
     assert shared["SLURM_NODELIST"] == shared["SLURM_JOB_NODELIST"] == "n[1-2]"
     assert (shared["SLURM_NNODES"], shared["SLURM_NTASKS"], shared["SLURM_NODEID"]) == ("2", "4", "1")
+    assert shared["SLURM_TASKS_PER_NODE"] == "2(x2)"
+    assert of_node(work(nodes=("n1", "n2"), slurm_env=True), workdir="/")["SLURM_TASKS_PER_NODE"] == "1(x2)"
     assert (shared["SLURM_JOB_PARTITION"], shared["SLURM_JOB_ACCOUNT"], shared["SLURMD_NODENAME"]) == ("batch", "physics", "n2")
-    assert of_task(several, 1) == {"LATTICE_PROCID": "3", "LATTICE_LOCAL_RANK": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+    own = {"LATTICE_PROCID": "3", "LATTICE_LOCAL_RANK": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_GTIDS": "2,3"}
+    assert of_task(several, 1) == own
 
 
 def test_the_variables_of_slurms_that_submit_promises_are_those_that_are_set() -> None:
-    counts = {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS_PER_NODE": "8"}  # of the options: submit puts them into the variables
-    made = work(slurm_env=True, variables=counts)
-    found = made.variables | of_node(made, workdir="/") | of_task(made, 0)
-    assert {name for name in found if name.startswith("SLURM")} == OURS.keys() | ALSO_SET
+    asked = AskedTasks(per_node=8, cpus=4, gpus=1, layout="cyclic")
+    made = work(slurm_env=True, asked=asked, node_cpus=(8, 8, 4), submit_host="login1", cluster_name="daint")
+    found = made.variables | of_node(made, workdir="/") | of_task(made, 0) | slurm_of_host(made, ALICE, 8, 4)
+    assert slurm_of_host(work(), ALICE, 8, 4) == {}
+    assert {name for name in found if name.startswith("SLURM")} | {"SLURM_TASK_PID"} == OURS.keys() | ALSO_SET, "the last is the shim's"
+    assert (found["SLURM_JOB_CPUS_PER_NODE"], found["SLURM_SUBMIT_HOST"], found["SLURM_CLUSTER_NAME"]) == ("8(x2),4", "login1", "daint")
+    assert (found["SLURM_GPUS_ON_NODE"], found["SLURM_JOB_GPUS"]) == ("4", "0,1,2,3")
     assert set(OURS.values()) <= found.keys()
+
+
+def test_what_nobody_has_said_is_not_set() -> None:
+    names = of_node(work(slurm_env=True), workdir="/").keys() | slurm_of_host(work(slurm_env=True), ALICE, 8).keys()
+    unsaid = {"SLURM_JOB_CPUS_PER_NODE", "SLURM_SUBMIT_HOST", "SLURM_CLUSTER_NAME", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"}
+    assert not unsaid & names
+
+
+def test_a_layout_of_planes_is_told_as_slurm_tells_it() -> None:
+    shared = of_node(work(slurm_env=True, asked=AskedTasks(layout="plane=4")), workdir="/")
+    assert (shared["SLURM_DISTRIBUTION"], shared["SLURM_DIST_PLANESIZE"]) == ("plane", "4")
+    assert of_node(work(slurm_env=True, asked=AskedTasks(layout="plane=4:cyclic")), workdir="/")["SLURM_DISTRIBUTION"] == "plane=4:cyclic"
 
 
 def test_each_task_knows_the_whole_and_its_place() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lattice.kube.resources import CONFIGS, LEDGERS, NODE_INDEXES, NODES, TENANTS, VCLUSTERS
+from lattice.errors import Denied
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODE_INDEXES, NODES, TENANTS, VCLUSTERS
 from tests.unit.cli.conftest import RUNNING, Bench, ago, three_nodes
 
 
@@ -109,6 +110,16 @@ def test_admin_status_is_1_when_nobody_leads(bench: Bench) -> None:
     answer = json.loads(result.out)
     assert result.code == 1
     assert (answer["schema"], answer["nodes"], answer["allocations"]) == ("lattice.dev/status/v1", {"Ready": 3}, {"Running": 1})
+
+
+def test_admin_status_of_somebody_who_may_not_list_says_so_and_shows_the_rest(bench: Bench) -> None:
+    three_nodes(bench)
+    bench.cluster.fake.fail(Denied("allocations.lattice.dev is forbidden"), verb="list", resource=ALLOCATIONS)
+    shown = bench.run("admin", "status")
+    assert "may not be read: a system admin may" in shown.out
+    assert "3 Ready" in shown.out
+    bench.cluster.fake.fail(Denied("allocations.lattice.dev is forbidden"), verb="list", resource=ALLOCATIONS)
+    assert json.loads(bench.run("admin", "status", "-o", "json").out)["allocations"] is None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,19 @@ def test_cancel_sets_the_wish_once_and_leaves_ended_ones_alone(bench: Bench) -> 
     assert "cancel" not in bench.read("b")["spec"]
 
 
+@pytest.mark.parametrize(
+    "words", [("12.3", "13"), ("12.3", "--all-mine"), ("12.3", "--state=pending"), ("12.3", "--name=train")], ids=" ".join
+)
+def test_a_cancel_of_launches_and_of_allocations_at_once_is_refused_and_cancels_nothing(bench: Bench, words: tuple[str, ...]) -> None:
+    bench.allocation("a", number=12, status=RUNNING)
+    bench.allocation("b", number=13, status=WAITING)
+    refused = bench.run("cancel", *words)
+    assert refused.code != 0
+    assert "launches or allocations, not both" in refused.err
+    assert "cancel" not in bench.read("a")["spec"]
+    assert "cancel" not in bench.read("b")["spec"]
+
+
 def test_cancel_asks_above_ten(bench: Bench) -> None:
     for number in range(1, 13):
         bench.allocation(f"a{number}", number=number, status=WAITING)
@@ -86,5 +99,38 @@ def test_a_preemption_class_is_a_number_from_0_to_10(bench: Bench, text: str) ->
 def test_what_has_ended_takes_no_walltime_any_more(bench: Bench) -> None:
     bench.allocation("train", number=7, status=COMPLETED)
     result = bench.run("update", "7", "--walltime=5m")
-    assert (result.code, result.err) == (1, "Error: allocation 7 is Completed: no walltime and no class counts for it any more\n")
+    assert (result.code, result.err) == (1, "Error: allocation 7 is Completed: nothing of its lifecycle counts any more\n")
     assert bench.read("train")["spec"]["lifecycle"]["walltime"] == "1h"
+
+
+def test_requeue_names_the_attempt_that_runs_and_leaves_what_waits_alone(bench: Bench) -> None:
+    bench.allocation("a", number=1, status={**RUNNING, "attempt": 3, "nodes": "n1"})
+    bench.allocation("b", number=2, status=WAITING)
+    assert bench.run("requeue", "1").out == "Requeued allocation 1: attempt 3 ends, another one follows\n"
+    assert bench.read("a")["spec"]["requeueAttempt"] == 3
+    assert "hold" not in bench.read("a")["spec"]
+    assert bench.run("requeue", "1", "--hold").code == 0
+    assert bench.read("a")["spec"]["hold"] is True
+    refused = bench.run("requeue", "2")
+    assert (refused.code, "it waits already" in refused.err) == (1, True)
+
+
+def test_requeue_of_ended_work_submits_it_again_without_what_was_of_that_run_alone(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=COMPLETED)
+    made = json.loads(bench.run("requeue", "1", "--hold", "-o", "json").out)
+    assert (made["spec"]["rerunOf"], made["spec"]["hold"]) == ("1", True)
+    before = bench.read("a")
+    assert made["metadata"]["name"] != "a"
+    assert made["spec"]["resources"] == before["spec"]["resources"]
+    assert "requeueAttempt" not in before["spec"]
+
+
+def test_update_of_pending_work_takes_slurms_times(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    assert bench.run("update", "1", "--not-before=now+1hour", "--deadline=2099-01-01T00:00:00Z", "--requeue=never").code == 0
+    lifecycle = bench.read("a")["spec"]["lifecycle"]
+    assert (lifecycle["deadline"], lifecycle["requeue"]["policy"], bool(lifecycle["notBefore"])) == ("2099-01-01T00:00:00Z", "Never", True)
+    assert bench.run("update", "1", "--not-before=none").code == 0
+    assert bench.read("a")["spec"]["lifecycle"].get("notBefore") is None
+    for wrong in ("--requeue=sometimes", "--max-requeue=101", "--not-before=soon"):
+        assert bench.run("update", "1", wrong).code == 2

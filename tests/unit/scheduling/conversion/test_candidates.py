@@ -121,11 +121,13 @@ def test_work_without_its_vcluster_says_that_it_is_unknown() -> None:
 # needs
 
 
-def test_work_in_an_oci_image_fits_only_nodes_that_run_images() -> None:
+def test_work_in_an_oci_image_or_with_pmix_fits_only_nodes_that_have_it() -> None:
     asked = build.allocation(1, spec={"environment": {"image": "registry.example/app:1"}})
     assert candidate_of(asked, vcluster(), {}).need.features == {"oci"}
     assert candidate_of(build.allocation(1), vcluster(), {}).need.features == frozenset()
-    assert need_of(resources(), {}, in_image=True) is need_of(resources(), {}, in_image=True)
+    with_pmix = build.allocation(1, spec={"tasks": {"total": 4, "mpi": "Pmix"}, "environment": {"image": "registry.example/app:1"}})
+    assert candidate_of(with_pmix, vcluster(), {}).need.features == {"oci", "pmix"}
+    assert need_of(resources(), {}, features=frozenset({"oci"})) is need_of(resources(), {}, features=frozenset({"oci"}))
 
 
 def test_work_in_an_image_fits_only_nodes_of_an_architecture_for_which_it_is_made() -> None:
@@ -140,6 +142,32 @@ def test_work_in_an_image_fits_only_nodes_of_an_architecture_for_which_it_is_mad
 def test_equal_resources_share_one_need() -> None:
     asked = {"gpus": 4, "constraints": {"gpuType": "GH200", "gpuMemory": "90Gi"}}
     assert need_of(resources(**asked), {}) is need_of(resources(**asked), {"n1": 1})
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpus", "gpus"),
+    [
+        ({"tasks": {"total": 8, "perNode": 4, "cpus": 8, "gpus": 1}}, 32, 4),
+        ({"tasks": {"total": 8, "perNode": 4, "cpus": 8}, "resources": {"nodes": 2, "cpus": 64, "gpus": 2}}, 64, 2),
+        ({"tasks": {"total": 10, "cpus": 2}, "resources": {"nodes": "3-5"}}, 8, 0),
+        ({"tasks": {"total": 1, "perNode": 4, "cpus": 16}}, 16, 0),
+        ({"tasks": {"cpus": 16, "on": "HeadNode"}}, 16, 0),
+        ({"tasks": {"total": 64, "perNode": 64}}, 0, 0),
+    ],
+    ids=["on each node", "more is asked for anyway", "dealt evenly to the least nodes", "fewer than a node takes", "of a script", "none"],
+)
+def test_nodes_with_too_few_cpus_or_gpus_for_the_tasks_do_not_fit(spec: dict[str, Any], cpus: int, gpus: int) -> None:
+    need = candidate_of(build.allocation(1, spec=spec), vcluster(), {}).need
+    assert (need.cpus, need.gpus) == (cpus, gpus)
+
+
+def test_tasks_that_ask_for_no_more_share_the_need_of_the_resources() -> None:
+    resources_alone = {"nodes": 2, "cpus": 64}
+    found = [
+        candidate_of(build.allocation(1, spec={"resources": resources_alone} | more), vcluster(), {}).need
+        for more in ({}, {"tasks": {"total": 8, "perNode": 4, "cpus": 8}})
+    ]
+    assert found[0] is found[1]
 
 
 def test_node_lists_become_masks_of_the_nodes_that_exist() -> None:

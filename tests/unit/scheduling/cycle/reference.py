@@ -48,6 +48,8 @@ class Answer:
     placed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     promised: dict[str, float] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    rearranged: list[str] = field(default_factory=list)
+    """Whose start came earlier since those behind moved."""
 
 
 def hardware_of(facts: NodeFacts) -> Hardware:
@@ -96,7 +98,7 @@ class _Naive:
                 continue
             lower = {other for other in inherited if levels[other] < level}
             overtakes = bool(lower) and (before is None or self.held_up(candidate, before, lower))
-            counts, lifted = self.start(candidate), {}
+            counts, lifted, nodes = self.start(candidate), {}, list[int]()
             if counts is None and overtakes and self.exist(candidate):
                 lifted = {other: self.promises.pop(other) for other in sorted(lower)}
                 counts = self.start(candidate)
@@ -110,11 +112,19 @@ class _Naive:
                 if promise is None:
                     self.promises |= lifted
                     lifted = {}
+            if before is not None and promise is before:
+                behind = [other for other in queue if other.uid in inherited]
+                sooner = self.rearrange(candidate, before, behind)
+                if sooner is not None:
+                    answer.rearranged.append(uid)
+                    promise, nodes = sooner
             inherited -= lifted.keys()
             dropped |= lifted
             levels.pop(uid, None)
             if counts is not None:
-                self.take(candidate, counts, answer)
+                nodes = self.nodes(candidate, counts)
+            if nodes:
+                self.take(candidate, nodes, answer)
             elif promise is not None:
                 levels[uid] = level
                 self.promises[uid] = promise
@@ -208,7 +218,76 @@ class _Naive:
         caps = self.capacities(candidate, self.now, self.now + self.duration(candidate))
         return self.choose(candidate, caps, candidate.minimum, min(candidate.minimum, self.left))
 
-    def take(self, candidate: Candidate, counts: Counts, answer: Answer) -> None:
+    def rearrange(
+        self, candidate: Candidate, before: tuple[float, float, Counts], behind: list[Candidate]
+    ) -> tuple[tuple[float, float, Counts], list[int]] | None:
+        """An earlier promise for one that found none, where the totals leave one and those behind all start no later elsewhere; with the
+        nodes, if it starts now."""
+        now, duration, saved = self.now, self.duration(candidate), dict(self.promises)
+        starts = [
+            time for time in (now, *self.times(candidate)) if time < before[0] and self.left_in_all(candidate, time) >= candidate.minimum
+        ]
+        cells = {self.cell(facts) for facts in self.eligible(candidate.need)}
+        former: dict[str, tuple[float, float, Counts]] = {}
+        for other in behind:
+            start, stop, counts = self.promises[other.uid]
+            fits = sum(counts.values()) == other.minimum and stop >= start + self.duration(other) and start > now
+            passes = not other.held and other.minimum <= self.left and self.exist(other)
+            if fits and passes and any(cell in cells for cell, n in counts.items() if n):
+                former[other.uid] = self.promises[other.uid]
+        if not former:
+            return None
+        for uid in former:
+            del self.promises[uid]
+        found, nodes = None, list[int]()
+        for start in starts:
+            end = round_up(start + duration, now)
+            some = self.start(candidate) if start == now else self.at(candidate, start)
+            if some is not None:
+                found = start, end, some
+                break
+        if found is not None:
+            nodes = self.nodes(candidate, found[2]) if found[0] == now else []
+            self.promises[candidate.uid] = (found[0], found[1], Counter(self.cells[index] for index in nodes) if nodes else found[2])
+            for other in behind:
+                if other.uid in former:
+                    moved = self.no_later(other, former[other.uid])
+                    if moved is None:
+                        found = None
+                        break
+                    self.promises[other.uid] = moved
+        if found is None:
+            self.promises = saved
+            return None
+        del self.promises[candidate.uid]
+        return found, nodes
+
+    def left_in_all(self, candidate: Candidate, start: float) -> int:
+        """The fewest nodes that could work for it and that no promise keeps, from a time on for as long as it lasts; windows aside."""
+        cells = {self.cell(facts) for facts in self.eligible(candidate.need)}
+        mine = [(begin, stop, sum(n for cell, n in counts.items() if cell in cells)) for begin, stop, counts in self.promises.values()]
+        points = [start, *(begin for begin, _, _ in mine if start < begin < start + self.duration(candidate))]
+        return min(
+            sum(self.free_at(cell, point) for cell in cells) - sum(n for begin, stop, n in mine if begin <= point < stop)
+            for point in points
+        )
+
+    def at(self, candidate: Candidate, start: float) -> Counts | None:
+        end = round_up(start + self.duration(candidate), self.now)
+        return self.choose(candidate, self.capacities(candidate, start, end), candidate.minimum, candidate.minimum)
+
+    def no_later(self, candidate: Candidate, former: tuple[float, float, Counts]) -> tuple[float, float, Counts] | None:
+        start, stop, counts = former
+        if all(self.capacity(cell, start, stop, candidate.reservation) >= n for cell, n in counts.items()):
+            return former
+        for time in [time for time in self.times(candidate) if time < start] + [start]:
+            found = self.at(candidate, time)
+            if found is not None:
+                return time, round_up(time + self.duration(candidate), self.now), found
+        return None
+
+    def nodes(self, candidate: Candidate, counts: Counts) -> list[int]:
+        """The nodes to take now for these counts: the lowest of those that differ in their lists only."""
         end = self.now + self.duration(candidate)
         alike: dict[tuple[object, ...], int] = {}
         for cell, count in counts.items():
@@ -224,8 +303,11 @@ class _Naive:
                     ]
                     offered += sorted(free)[: caps[cell]]
             chosen += sorted(offered)[:count]
+        return chosen
+
+    def take(self, candidate: Candidate, chosen: list[int], answer: Answer) -> None:
         for index in chosen:
-            self.held[index] = end
+            self.held[index] = self.now + self.duration(candidate)
         self.left -= len(chosen)
         answer.placed[candidate.uid] = tuple(sorted(chosen))
 

@@ -77,6 +77,12 @@ def need(**fields: Any) -> Need:
             id="images",
         ),
         pytest.param(
+            {"constraints": {"features": ["pmix"]}},
+            1,
+            "no node has the feature pmix, which serves PMIx; features that nodes have: A100, GH200, gpu, nvme",
+            id="PMIx",
+        ),
+        pytest.param(
             {"constraints": {"features": ["ib"]}},
             1,
             "no node has the feature ib; features that nodes have: A100, GH200, gpu, nvme",

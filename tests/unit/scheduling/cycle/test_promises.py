@@ -11,8 +11,9 @@ import pytest
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.eligibility import census_of
-from lattice.scheduling.cluster.node_cache import NodeCache
+from lattice.scheduling.cluster.node_cache import NEVER, NodeCache
 from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.cycle.rearrangement import Rearrangement
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.model.policy import BIN_PACK, INTERACTIVE_FIFO, Limits, Policy
@@ -260,6 +261,56 @@ def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None
     assert later >= 3616.0 + 2 * HOUR
     assert state.moves["hpc"] == [Move(uid(1), 10.0, 3616.0, later, "HigherClass", uid(2))]
     assert state.backfill_reservations["hpc"][uid(1)].given == 0.0
+
+
+def split_by_a_promise(second: Candidate) -> tuple[ClusterState, list[Candidate]]:
+    """All 25 nodes of one group have come free early, of which ten and more were promised to the second in the queue; those of the other
+    group, of which five have GPUs as all of the first have, are held for two hours.
+    """
+    state = scene_of([node(index, "g0" if index < 25 else "g1", gpus=4 if index < 30 else 0) for index in range(40)])
+    state.node_cache.take(range(15), HOUR)
+    state.node_cache.take(range(15, 25), 3 * HOUR)
+    state.node_cache.take(range(25, 40), 2 * HOUR)
+    queue = [job(1, 25, 4.0), second, job(3, 30, 4.0)]
+    found = decided(state, *queue)
+    assert [waiting(found[one.uid]).latest for one in queue[:2]] == [7232.0, 10880.0]
+    promised = {key.group: count for key, count in state.backfill_reservations["hpc"][uid(2)].counts}
+    assert promised["g0"] == 10
+    state.node_cache.give(range(25))
+    return state, queue
+
+
+def test_who_comes_first_starts_on_nodes_that_came_free_early_and_a_promise_behind_it_moves_to_others() -> None:
+    state, queue = split_by_a_promise(job(2, 10, 8.0))
+    before = dict(state.backfill_reservations["hpc"])
+    found = decided(state, *queue, now=1800.0)
+    assert placed(found[uid(1)]) == tuple(range(25))
+    assert waiting(found[uid(2)]).latest == 7232.0
+    assert (waiting(found[uid(3)]).latest or NEVER) <= before[uid(3)].start
+    assert state.moves["hpc"] == []
+    assert {uid: promise.given for uid, promise in state.backfill_reservations["hpc"].items()} == {uid(2): 0.0, uid(3): 0.0}
+
+
+def test_every_promise_stands_where_one_behind_cannot_be_kept_on_other_nodes_and_that_is_searched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    earlier = Rearrangement.earlier
+
+    def counted(self: Rearrangement, candidate: Candidate, *rest: Any) -> Any:
+        tried.append(candidate.uid)
+        return earlier(self, candidate, *rest)
+
+    monkeypatch.setattr(Rearrangement, "earlier", counted)
+    state, queue = split_by_a_promise(job(2, 12, 8.0, need=Need(gpus=4)))
+    before = dict(state.backfill_reservations["hpc"])
+    for second in range(5):
+        found = decided(state, *queue, now=1800.0 + second)
+        after = state.backfill_reservations["hpc"]
+        assert after[uid(1)] == before[uid(1)]
+        assert all(after[one].start <= before[one].start for one in before)
+        assert all(isinstance(outcome, Waiting) for outcome in found.values())
+    assert tried == [uid(1), uid(1), uid(2)], "the second cycle goes on from promises that the first one has moved"
 
 
 def short_of_power(state: ClusterState) -> None:

@@ -184,7 +184,9 @@ def test_what_no_nodes_would_start_now_has_no_position() -> None:
 )
 def test_no_class_is_advised_where_submission_decides(message: str) -> None:
     assert "class" not in explained.next_step("BehindHigherPriority", "7", message).removesuffix("no class or score changes it")
-    assert "raise the class" in explained.next_step("BehindHigherPriority", "7", "1 of them is kept for 1 allocation before it")
+    assert "raise the class" in explained.next_step(
+        "BehindHigherPriority", "7", "1 of them is kept by backfill reservations of 1 allocation"
+    )
 
 
 def test_work_of_which_nobody_knows_the_end_is_said_to_be_unbounded() -> None:

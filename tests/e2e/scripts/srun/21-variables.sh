@@ -1,0 +1,18 @@
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=5
+# what scripts and tasks read of Slurm's variables: each is set in both, and says of itself what holds anywhere
+names="SLURM_JOB_ID SLURM_JOBID SLURM_JOB_NAME SLURM_JOB_USER SLURM_JOB_UID SLURM_JOB_GID SLURM_JOB_PARTITION SLURM_JOB_NODELIST
+  SLURM_NODELIST SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE
+  SLURM_JOB_CPUS_PER_NODE SLURM_CPUS_ON_NODE SLURM_CLUSTER_NAME SLURM_SUBMIT_DIR SLURM_SUBMIT_HOST SLURM_NODEID SLURM_PROCID SLURM_LOCALID
+  SLURM_GTIDS SLURM_TASK_PID SLURM_PRIO_PROCESS SLURM_TOPOLOGY_ADDR SLURM_TOPOLOGY_ADDR_PATTERN SLURMD_NODENAME"
+for name in $names; do echo "script $name ${!name:+set}"; done
+echo "script pid $(($$ - SLURM_TASK_PID)), gtids $SLURM_GTIDS"
+case $SLURM_JOB_CPUS_PER_NODE in *"(x2)") echo "script cpus of 2 nodes" ;; *) echo "script cpus $SLURM_JOB_CPUS_PER_NODE" ;; esac
+export names
+srun bash -c '
+  for name in $names SLURM_STEP_ID SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_UMASK; do
+    echo "task $SLURM_PROCID $name ${!name:+set}"
+  done
+  echo "task $SLURM_PROCID pid $(($$ - SLURM_TASK_PID)), gtids $SLURM_GTIDS, node $SLURM_NODEID"'
