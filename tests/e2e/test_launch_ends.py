@@ -42,6 +42,7 @@ def test_ranks_end_on_every_node_with_their_allocation_and_term_comes_first(me: 
     until(lambda: count(seconds) == 0, within=60, what="the end of the ranks")
     home = control_plane.where.user_home("alice")
     said = [home / f"ends-{how}-{rank}" for rank in (0, 1)]
-    assert [file.read_text() for file in said] == ["term\n"] * 2
+    # An agent that is started again sends TERM again, and a node may hear of the end from its agent and from the launch at once.
+    assert [set(file.read_text().splitlines()) for file in said] == [{"term"}] * 2
     for file in said:
         file.unlink()

@@ -540,8 +540,11 @@ class LaunchRun:
     def send_signal(self, number: int) -> None:
         """Sends a signal to all ranks, unless it comes too often; the first of each number is logged.
 
-        Those of a node that is not heard now get it with the next word from there, and nobody twice.
+        Those of a node that is not heard now get it with the next word from there, and nobody twice. The TERM that reaches srun because its
+        attempt is being ended goes no further: each node's agent sends its ranks their own.
         """
+        if number == signal.SIGTERM and self._store.is_closed():
+            return
         now = self._clock.monotonic()
         room, at = self._signalled.get(number, (SIGNAL_BURST, now))
         room = min(SIGNAL_BURST, room + (now - at) * SIGNALS_PER_SECOND)

@@ -60,13 +60,14 @@ def kill(path: str) -> None:
         write_file(path, b"1")
 
 
-def end(pattern: str, path: str, grace_seconds: float) -> None:
+def end(pattern: str, path: str, grace_seconds: float, *, terminates: bool = True) -> None:
     """Ends the processes of the cgroups that match, which stand below the cgroup of the file `cgroup.kill` at `path`: TERM, and after
-    the grace KILL to that whole cgroup again and again; returns once no process is left in it.
+    the grace KILL to that whole cgroup again and again; returns once no process is left in it. `terminates` False: somebody else sends TERM.
     """
     if not meters.is_populated(path):
         return
-    terminate(pattern)
+    if terminates:
+        terminate(pattern)
     await_empty(path, grace_seconds)
     while meters.is_populated(path):
         kill(path)

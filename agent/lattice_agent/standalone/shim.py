@@ -227,12 +227,17 @@ class Shim:
             self._await_child()
 
     def end_launches(self) -> None:
-        """Ends the launches that outlive the tasks, by TERM, and KILL after the work's grace; none begins from now on."""
+        """Ends the launches that outlive the tasks, by TERM, and KILL after the work's grace; none begins from now on.
+
+        Where launches are closed already, the agent ends the attempt, and its TERM to all of the work is enough: a program may take a second
+        one as the order to save nothing more.
+        """
+        terminates = not durable.are_launches_closed(self.launch.run_directory)
         with suppress(OSError):  # the directory is gone, and with it whatever a launch needs
             durable.close_launches(self.launch.run_directory)
         if self.launch.work_kill:
             ranks = os.path.join(os.path.dirname(self.launch.work_kill), "launch-*/cgroup.procs")
-            cgroup_signals.end(ranks, self.launch.work_kill, self.launch.grace_seconds)
+            cgroup_signals.end(ranks, self.launch.work_kill, self.launch.grace_seconds, terminates=terminates)
 
     def _await_child(self) -> None:
         """Waits until a child may have ended, 20 ms at most."""
