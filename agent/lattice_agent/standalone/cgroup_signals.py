@@ -62,7 +62,7 @@ def kill(path: str) -> None:
 
 def end(pattern: str, path: str, grace_seconds: float, *, terminates: bool = True) -> None:
     """Ends the processes of the cgroups that match, which stand below the cgroup of the file `cgroup.kill` at `path`: TERM, and after
-    the grace KILL to that whole cgroup again and again; returns once no process is left in it. `terminates` False: somebody else sends TERM.
+    the grace KILL to that whole cgroup again and again; returns once no process is left in it. `terminates` False: others send TERM.
     """
     if not meters.is_populated(path):
         return

@@ -229,8 +229,8 @@ class Shim:
     def end_launches(self) -> None:
         """Ends the launches that outlive the tasks, by TERM, and KILL after the work's grace; none begins from now on.
 
-        Where launches are closed already, the agent ends the attempt, and its TERM to all of the work is enough: a program may take a second
-        one as the order to save nothing more.
+        Where launches are closed already, the agent ends the attempt, and its TERM to all of the work is enough: a program may take a
+        second one as the order to save nothing more.
         """
         terminates = not durable.are_launches_closed(self.launch.run_directory)
         with suppress(OSError):  # the directory is gone, and with it whatever a launch needs
