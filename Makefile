@@ -22,7 +22,7 @@ WORKERS = $(if $(LATTICE_E2E_INSTANCE),,-n $(LANES) --dist loadfile)
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock up down check static types unit test test-all integration scenes steps faults-short faults fuzz bench bench-peers generate
+.PHONY: help setup lock up down check static types unit test test-all flaky-mended scenes faults-short faults fuzz bench bench-peers generate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,27 +66,23 @@ types: setup ## Types once more, by pyright
 unit: setup ## Unit tests only
 	$(BIN)/pytest tests/unit $(WORKERS) $(PYTEST_FLAGS)
 
-test: check integration ## What decides whether a change lands: check, contract (real API server), e2e (real everything), faults at steps
+test: setup ## What decides whether a change lands: check, contract, a core of e2e, and what the commit draws of the rest
+	$(BIN)/python -m tests.gate
 
-test-all: ## Everything: test, and pyright, five times as many random examples of properties, kills and cuts, virtual machines
-	@LATTICE_PROPERTIES=search $(MAKE) --no-print-directory types check
-	@$(MAKE) --no-print-directory integration
-	@$(MAKE) --no-print-directory faults-short
-	@$(MAKE) --no-print-directory guest
+test-all: setup ## Everything: all e2e, every fault but the long run's, virtual machines, pyright, random properties, strict warnings
+	@dev/packages --guests
+	$(BIN)/python -m tests.gate all
 
-integration: setup ## Contract and e2e tests and faults at steps, what needs the real programs
+flaky-mended: setup ## Take TEST out of the tests that flaked, in the commit that mends the cause
+	@$(BIN)/python -m tests.gate flaky-mended "$(TEST)"
+
+scenes: setup ## Contract and e2e tests only, all of them
 	$(BIN)/lattice-dev build --helm
-	@$(MAKE) --no-print-directory scenes
-	@$(MAKE) --no-print-directory steps
-
-scenes: setup ## Contract and e2e tests only, each in a call of its own: the API servers of the first end before the second
 	$(BIN)/pytest tests/contract $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
 	$(BIN)/pytest tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
 
-steps: setup ## A tenth of the faults at steps of one agent
+faults-short: setup ## Fault tests only, with 22 kills, and a tenth of the faults at steps
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest $(STEPS) -n $(LANES) $(PYTEST_FLAGS)
-
-faults-short: setup ## Fault tests but those at steps, with 22 kills
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults --ignore $(STEPS) -n $(LANES) --dist loadfile $(PYTEST_FLAGS)
 
 faults: setup ## The long fault run: every fault at steps, FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -206,7 +207,8 @@ def _next_steps(instance: Instance) -> list[str]:
 
 
 def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
-    """Builds the control plane's programs, and prints where they are."""
+    """Builds the control plane's programs, and prints where they are; ends the compilers where it is told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(instance.build())
     if chosen.helm:
         print(find_or_build_helm(lines, HostClock(), os.environ).directory)

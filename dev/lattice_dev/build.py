@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -281,7 +282,9 @@ def _build(
     began = told = clock.monotonic()
     with log.open("wb") as output:
         command = [go, "build", *FLAGS, "-o", f"{building / 'bin'}{os.sep}", *(f"./{program}" for program in programs)]
-        child = subprocess.Popen(command, cwd=module, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            command, cwd=module, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             while child.poll() is None:
                 clock.sleep(0.2)
@@ -291,7 +294,8 @@ def _build(
                     progress.note(f"still building: {ready} of {len(programs)} programs after {told - began:.0f} s")
         finally:
             if child.poll() is None:
-                child.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # its compilers too, which would go on for minutes
                 child.wait()
     if child.returncode != 0:
         text = log.read_text(errors="replace")[-4000:]
