@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import killed_runs
 from tests.gate import changes, flaky
 from tests.gate.plan import ROOT, STEPS, Plan, Table, check, draw, everything, read_table
 from tests.gate.plugin import REPORT
@@ -227,6 +228,8 @@ def main() -> int:
         return 0
     if gate.all:
         os.environ |= {"LATTICE_PROPERTIES": "search"}
+    for gone in killed_runs.sweep():
+        print(f"swept what a killed run has left: {gone}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return _run(gate)

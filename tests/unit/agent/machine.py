@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from lattice_agent.state.image_cache import ImageCache
 from lattice_dev.build import build_starter
 from lattice_dev.progress import terminal
 from lattice_dev.waiting import HostClock
+from tests.killed_runs import open_directory as open_directory
 
 STOPPED = Ordered("stop", 1.0)
 UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
@@ -67,17 +66,6 @@ def needs_root() -> pytest.MarkDecorator:
 def rank_starter() -> Path:
     """The program that forks ranks, compiled where it is not cached."""
     return build_starter(terminal(HostClock()), os.environ)
-
-
-@contextmanager
-def open_directory() -> Iterator[Path]:
-    """A directory that every user may traverse, removed afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="lattice-host-"))
-    path.chmod(0o755)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 class Ends:

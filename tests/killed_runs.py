@@ -13,7 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,22 +28,26 @@ _held: Final = list[int]()
 
 def instance_name(purpose: str) -> str:
     """A name for an instance of this process, which no leftover has; the purpose has at most 18 characters."""
-    name = f"{purpose}-{uuid.uuid4().hex[:12]}"
-    locks = _locks()
-    locks.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock(locks / name)
-    assert descriptor is not None
-    _held.append(descriptor)
-    return name
+    _locks().mkdir(parents=True, exist_ok=True)
+    while True:
+        name = f"{purpose}-{uuid.uuid4().hex[:12]}"
+        if (descriptor := _lock(_locks() / name)) is not None:
+            _held.append(descriptor)
+            return name
 
 
-def directory() -> Path:
-    """A directory of this process that every user may traverse; whoever asked for it removes it."""
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory of this process that every user may traverse, removed afterwards."""
     path = Path(tempfile.mkdtemp(prefix=DIRECTORIES))
     path.chmod(0o755)
-    if (descriptor := _lock(path)) is not None:
-        _held.append(descriptor)
-    return path
+    descriptor = _lock(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def sweep() -> list[str]:
