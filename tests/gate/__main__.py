@@ -10,12 +10,13 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,27 +67,25 @@ class Gate:
         """Returns a command of this environment's programs."""
         return [str(Path(sys.executable).with_name(words[0])), *words[1:]]
 
-    def pytest(self, name: str, *words: str, lanes: str = LANES, quiet: bool = False, **environment: str) -> Suite:
+    def pytest(
+        self, name: str, *words: str, lanes: str = LANES, quiet: bool = False, environment: Mapping[str, str] | None = None
+    ) -> Suite:
         """Starts pytest on files; `quiet` keeps its output until it has failed."""
         report = self.folder / f"{name}.json"
-        strict = ["-W", "error"] if self.all else []
-        flags = [
-            *strict,
-            "-p",
-            "tests.gate.plugin",
-            "-n",
-            lanes,
-            "--maxfail",
-            "5",
-            "--durations",
-            "10",
-            *os.environ.get("PYTEST_FLAGS", "").split(),
-        ]
-        return self.start(
-            name, [sys.executable, "-m", "pytest", *words, *flags], quiet=quiet, report=report, **environment | {REPORT: str(report)}
-        )
+        flags = f"-p tests.gate.plugin -n {lanes} --maxfail 5 --durations 10 {os.environ.get('PYTEST_FLAGS', '')}".split()
+        flags += ["-W", "error"] if self.all else []
+        own = {**(environment or {}), REPORT: str(report)}
+        return self.start(name, [sys.executable, "-m", "pytest", *words, *flags], quiet=quiet, report=report, environment=own)
 
-    def start(self, name: str, words: Sequence[str], *, quiet: bool = False, report: Path | None = None, **environment: str) -> Suite:
+    def start(
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        quiet: bool = False,
+        report: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Suite:
         """Starts a suite."""
         output = self.folder / f"{name}.log" if quiet else None
         print(f"\n== {name}: {' '.join(words)}", flush=True)
@@ -94,7 +93,7 @@ class Gate:
             process = subprocess.Popen(
                 words,
                 cwd=ROOT,
-                env=os.environ | environment,
+                env={**os.environ, **(environment or {})},
                 stdout=file if quiet else None,
                 stderr=file if quiet else None,
                 start_new_session=True,
@@ -164,10 +163,10 @@ class Gate:
     def run_faults(self, seed: int) -> bool:
         """Faults at steps in one lane, the drawn group in another: most of its time it waits."""
         environment = {"LATTICE_FAULTS_SEED": str(seed), "LATTICE_FAULTS_KILLS": "22", "LATTICE_FAULTS_SHARE": self.plan.steps}
-        steps = self.pytest("steps", STEPS, lanes=LANES if self.all else "1", quiet=True, **environment)
+        steps = self.pytest("steps", STEPS, lanes=LANES if self.all else "1", quiet=True, environment=environment)
         if self.all:
             self.await_all(steps)
-        faults = self.pytest("faults", *self.plan.faults, "--dist", "loadfile", lanes=LANES if self.all else "0", **environment)
+        faults = self.pytest("faults", *self.plan.faults, "--dist", "loadfile", lanes=LANES if self.all else "0", environment=environment)
         return self.await_all(steps, faults)
 
     # telling
@@ -248,6 +247,8 @@ def _run(gate: Gate) -> int:
         if gate.all:
             passed = gate.await_all(gate.pytest("guests", "tests/guest", lanes="0")) and passed
     gate.tell_seconds()
+    if passed:
+        shutil.rmtree(gate.folder)
     if gate.all and (standing := flaky.standing()):
         print("tests that flaked, and whose cause was not found (make flaky-mended TEST=… once it is):\n" + "\n".join(standing))
         passed = False

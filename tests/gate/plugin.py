@@ -32,6 +32,7 @@ class Listener:
         self._ran += report.when == "call"
         if report.failed:
             self._failed[report.nodeid] = "real_time" in report.keywords
+            print(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext}", flush=True)  # now, not at the end of the suite
         elif report.skipped and not hasattr(report, "wasxfail"):
             self._skipped[report.nodeid] = _reason(report.longrepr)
 
