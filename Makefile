@@ -22,7 +22,7 @@ WORKERS = $(if $(LATTICE_E2E_INSTANCE),,-n $(LANES) --dist loadfile)
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock up down check static types unit test test-all flaky-mended scenes faults-short faults fuzz bench bench-peers generate
+.PHONY: help setup lock up down check static types unit test test-all test-noise flaky-mended scenes faults-short faults fuzz bench bench-peers generate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test: setup ## What decides whether a change lands: check, contract, a core of e
 test-all: setup ## Everything: all e2e, every fault but the long run's, virtual machines, pyright, random properties, strict warnings
 	@dev/packages --guests
 	$(BIN)/python -m tests.gate all
+
+test-noise: setup ## Unit, contract and core e2e tests on a machine made busy and jerky: 45 minutes
+	$(BIN)/python -m tests.gate noise
 
 flaky-mended: setup ## Take TEST out of the tests that flaked, in the commit that mends the cause
 	@$(BIN)/python -m tests.gate flaky-mended "$(TEST)"

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests import killed_runs
 from tests.gate import changes, flaky
+from tests.gate.noise import noise
 from tests.gate.plan import ROOT, STEPS, Plan, Table, check, draw, everything, read_table
 from tests.gate.plugin import REPORT
 
@@ -58,6 +59,8 @@ class Gate:
     table: Table
     plan: Plan
     all: bool = False
+    before: tuple[str, ...] = ()
+    """Words before the command of each suite of tests."""
     suites: list[Suite] = field(default_factory=list)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="lattice-gate-")))
 
@@ -72,10 +75,12 @@ class Gate:
     ) -> Suite:
         """Starts pytest on files; `quiet` keeps its output until it has failed."""
         report = self.folder / f"{name}.json"
-        flags = f"-p tests.gate.plugin -n {lanes} --maxfail 5 --durations 10 {os.environ.get('PYTEST_FLAGS', '')}".split()
+        flags = (
+            f"-p tests.gate.plugin -n {lanes} --maxfail {50 if self.all else 5} --durations 10 {os.environ.get('PYTEST_FLAGS', '')}".split()
+        )
         flags += ["-W", "error"] if self.all else []
         own = {**(environment or {}), REPORT: str(report)}
-        return self.start(name, [sys.executable, "-m", "pytest", *words, *flags], quiet=quiet, report=report, environment=own)
+        return self.start(name, [*self.before, sys.executable, "-m", "pytest", *words, *flags], quiet=quiet, report=report, environment=own)
 
     def start(
         self,
@@ -215,7 +220,7 @@ def _planned(table: Table, *, all_of_it: bool) -> Plan:
 def main() -> int:
     """Runs what was asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.gate", description=__doc__)
-    parser.add_argument("what", choices=("test", "all", "list", "flaky-mended"), nargs="?", default="test")
+    parser.add_argument("what", choices=("test", "all", "noise", "list", "flaky-mended"), nargs="?", default="test")
     parser.add_argument("test", nargs="?")
     asked = parser.parse_args()
     if asked.what == "flaky-mended":
@@ -231,9 +236,22 @@ def main() -> int:
         print(f"swept what a killed run has left: {gone}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return _run(gate)
+        return _run_beside_noise(gate) if asked.what == "noise" else _run(gate)
     finally:
         gate.end()
+
+
+def _run_beside_noise(gate: Gate) -> int:
+    """Runs unit, contract and core e2e tests beside busy processes and stalls; returns the exit code."""
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"seed of stalls: {seed}", flush=True)
+    gate.plan = Plan(gate.table.core, (), "0/1")
+    with noise(seed) as before:
+        gate.before = tuple(before)
+        unit = gate.await_all(gate.pytest("unit", "tests/unit", "--dist", "loadfile"))
+        passed = gate.run_scenes() and unit
+    gate.tell_seconds()
+    return 0 if passed else 1
 
 
 def _run(gate: Gate) -> int:
