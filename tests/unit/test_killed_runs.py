@@ -48,6 +48,8 @@ def test_what_a_killed_run_has_left_is_swept_and_what_lives_stays(tmp_path: Path
         assert all(path.name in swept.stderr for path in gone)
         assert len(swept.stderr.splitlines()) == 2
         alive.kill()
-    left = subprocess.run([sys.executable, "-m", "tests.killed_runs"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    left = subprocess.run(
+        [sys.executable, "-m", "tests.killed_runs"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     assert len(left.stderr.splitlines()) == 2
     assert not any(path.exists() for path in stays)
