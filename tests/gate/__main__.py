@@ -166,12 +166,13 @@ class Gate:
         return self.await_all(self.pytest("e2e", *self.plan.e2e, *words)) and contract
 
     def run_faults(self, seed: int) -> bool:
-        """Faults at steps in one lane, the drawn group in another: most of its time it waits."""
+        """Faults at steps in one lane, the drawn group in another: most of its time it waits. More than a group goes in all lanes."""
         environment = {"LATTICE_FAULTS_SEED": str(seed), "LATTICE_FAULTS_KILLS": "22", "LATTICE_FAULTS_SHARE": self.plan.steps}
         steps = self.pytest("steps", STEPS, lanes=LANES if self.all else "1", quiet=True, environment=environment)
         if self.all:
             self.await_all(steps)
-        faults = self.pytest("faults", *self.plan.faults, "--dist", "loadfile", lanes=LANES if self.all else "0", environment=environment)
+        lanes = LANES if len(self.plan.faults) > max(map(len, self.table.groups)) else "0"
+        faults = self.pytest("faults", *self.plan.faults, "--dist", "loadfile", lanes=lanes, environment=environment)
         return self.await_all(steps, faults)
 
     # telling
