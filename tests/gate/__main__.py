@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +118,9 @@ class Gate:
 
     def await_all(self, *suites: Suite) -> bool:
         """Waits for suites; tells whether all of them passed, after a second look at tests of real time."""
+        with ThreadPoolExecutor(len(suites)) as waiting:
+            list(waiting.map(_await_end, suites))
         for suite in suites:
-            suite.code = suite.process.wait()
-            suite.seconds = time.monotonic() - suite.began
             if suite.code and suite.report is not None and self._repeated(suite):
                 suite.code = 0
             if suite.code and suite.output is not None:
@@ -196,6 +197,12 @@ class Gate:
         found = {name: spent for suite in self.suites if suite.report for name, spent in _read(suite.report).get("seconds", {}).items()}
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(_read(kept) | found, indent=1), encoding="utf-8")
+
+
+def _await_end(suite: Suite) -> None:
+    """Waits until a suite ends; notes how, and after how many seconds."""
+    suite.code = suite.process.wait()
+    suite.seconds = time.monotonic() - suite.began
 
 
 def _read(path: Path | None) -> dict[str, dict[str, object]]:
