@@ -44,6 +44,9 @@ class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
+GONE = "the process that keeps the work's software is gone"
+
+
 def separate() -> None:
     """Moves this process (of one thread) into a new mount namespace: it sees later mounts of the machine, which sees none of its own."""
     _checked(_libc.unshare(CLONE_NEWNS))
@@ -75,10 +78,13 @@ def entered(procs: str) -> Iterator[None]:
 def _opened(procs: str) -> int:
     """Opens the mount namespace of the process that a cgroup file names, and reads the file again afterwards, since the pid may be reused.
 
-    Raises ProcessLookupError where it names another process then.
+    Raises ProcessLookupError where it names another process then, or none.
     """
     pid = _only_pid(procs)
-    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:  # it ended since the file was read
+        raise ProcessLookupError(GONE) from error
     if _only_pid(procs) == pid:
         return fd
     os.close(fd)
@@ -90,7 +96,7 @@ def _only_pid(procs: str) -> int:
     with open(procs, encoding="utf-8") as file:
         pids = file.read().split()
     if len(pids) != 1:
-        raise ProcessLookupError("the process that keeps the work's software is gone")
+        raise ProcessLookupError(GONE)
     return int(pids[0])
 
 

@@ -210,8 +210,7 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
             assert starts[uid] <= 1
             said = ("software", "container", "runc")
             assert all(found == code or any(map(failure.__contains__, said)) or not failure for found, failure in results[uid]), (
-                uid,
-                results,
+                f"{uid}: {results[uid]}, not {code}"
             )
         elif uid in run.killed_shims:
             assert starts[uid] <= 1
