@@ -50,7 +50,7 @@ class Person:
         ours, theirs = pty.openpty()
         program, environ = str(Path(sys.executable).with_name("lattice")), {**self._environ(), "COLUMNS": str(columns)}
         streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": subprocess.PIPE}
-        with subprocess.Popen([program, *words], **streams, text=True, env=environ, cwd=self.home) as running:
+        with subprocess.Popen([program, *words], **streams, text=True, env=environ, cwd=self._folder()) as running:
             os.close(theirs)
             written = b""
             with suppress(OSError):  # a terminal that nobody writes to any more is an error on Linux
@@ -61,13 +61,24 @@ class Person:
         assert running.returncode == 0, f"{words}: {running.returncode}\n{written.decode()}\n{errors}"
         return written.decode().replace("\r\n", "\n")
 
+    def _folder(self) -> Path:
+        """The home directory, or the root where somebody has taken it away."""
+        return self.home if self.home.is_dir() else Path("/")
+
     def _environ(self) -> dict[str, str]:
         """The environment of the programs."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
 
     def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=self._environ(), cwd=cwd or self.home
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * PATIENCE,
+            env=self._environ(),
+            cwd=cwd or self._folder(),
         )
         assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
