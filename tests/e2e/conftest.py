@@ -102,7 +102,7 @@ def room(admin: BlockingCluster) -> Iterator[Room]:
     for user in ("alice", "bob"):
         install.grant(admin, made.name, user, admin=False)
     until(Seen(lambda: admin.get(resources.TENANTS, made.name), _is_ready), within=20, what=f"tenant {made.name}")
-    until(lambda: all(_may_submit(admin, user, made.namespace) for user in ("alice", "bob")), within=20, what=f"rights in {made.name}")
+    until(lambda: all(may_submit(admin, user, made.namespace) for user in ("alice", "bob")), within=20, what=f"rights in {made.name}")
     yield made
     clear(admin, made.namespace)
     with contextlib.suppress(errors.Denied):  # its use is mirrored every few seconds: until then it counts as in use, and stays
@@ -165,7 +165,7 @@ def clear(root: BlockingCluster, namespace: str) -> None:
     until(lambda: not root.list(resources.ALLOCATIONS, namespace).items, within=30, what=f"the end of the work of {namespace}")
 
 
-def _may_submit(admin: BlockingCluster, user: str, namespace: str) -> bool:
+def may_submit(admin: BlockingCluster, user: str, namespace: str) -> bool:
     """Whether the API server has read the bindings that the operator made."""
     asked = {"verb": "create", "group": "lattice.dev", "resource": "allocations", "namespace": namespace}
     review = {"spec": {"user": user, "resourceAttributes": asked}}

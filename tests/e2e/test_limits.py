@@ -25,7 +25,7 @@ from lattice_dev.instance import Instance
 from lattice_dev.state import Options
 from tests.e2e.conftest import Room, new_instance, room, running
 from tests.e2e.people import Person, person, reason
-from tests.e2e.waiting import Seen, until
+from tests.e2e.waiting import PATIENCE, Seen, until
 
 RESERVED = "0" if len(os.sched_getaffinity(0)) > 1 else ""
 """A processor that work does not run on, where there is another one."""
@@ -337,7 +337,7 @@ def without_cgroups(site: Instance, node: str, folder: Path) -> Iterator[None]:
         raise
     finally:
         agent.terminate()
-        agent.wait(30)
+        agent.wait(30 * PATIENCE)
         site.start(component.name)
 
 

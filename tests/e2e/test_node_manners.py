@@ -13,7 +13,7 @@ import pytest
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CONFIGS
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import NODE_MEMORY, Room
+from tests.e2e.conftest import NODE_MEMORY, Room, may_submit
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 from tests.workloads import FORK_BOMB
@@ -70,8 +70,11 @@ def test_a_user_cannot_let_his_script_grow_in_the_state_directory(me: Person) ->
     assert said.count("Operation not permitted") + said.count("Permission denied") >= 2, said
 
 
-def test_files_and_segments_that_work_leaves_for_all_to_see_go_with_it(control_plane: Instance, tenant: Room) -> None:
+def test_files_and_segments_that_work_leaves_for_all_to_see_go_with_it(
+    control_plane: Instance, admin: BlockingCluster, tenant: Room
+) -> None:
     control_plane.add_user("leaver", tenant.name)  # whose account no other instance on this machine works for at the moment
+    until(lambda: may_submit(admin, "leaver", tenant.namespace), within=20, what="the leaver's rights")
     me = person(control_plane, "leaver", tenant.namespace)
     left = [Path("/tmp", f"{tenant.name}-left"), Path("/dev/shm", f"{tenant.name}-left")]
     me.apply(

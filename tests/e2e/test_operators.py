@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import LEDGERS, NODE_INDEXES, NODES
+from lattice.kube.resources import CONFIGS, LEDGERS, NODE_INDEXES, NODES
 from lattice.ledger.verify import verify
 from lattice.units import expand_nodes
 from lattice.views.ledger import Ledger, NodeIndex
@@ -200,13 +200,13 @@ def test_admin_status_config_and_ledger(sam: Person, olga: Person) -> None:
     assert json.loads(sam.lattice("admin", "ledger", "verify", "-o", "json").stdout)["faults"] == []
 
 
-def test_options_are_hot_and_slurms_variables_come_when_the_site_says_so(me: Person, sam: Person) -> None:
+def test_options_are_hot_and_slurms_variables_come_when_the_site_says_so(me: Person, sam: Person, admin: BlockingCluster) -> None:
     sam.lattice("admin", "config", "set", "compat.setSlurmEnv=true")
     try:
         number = me.lattice("submit", "--parsable", "--wait", "-q", "--", "sh", "-c", "echo job $SLURM_JOB_ID").stdout.strip()
         assert me.lattice("logs", number).stdout == f"job {number}\n"
     finally:
-        sam.lattice("admin", "config", "set", "compat.setSlurmEnv=false")
+        admin.patch(CONFIGS, "lattice", {"spec": {"compat": {"setSlurmEnv": None}}})  # false would hold for scripts of other tests
 
 
 def test_topology_is_applied_from_a_file_and_vclusters_have_their_groups(

@@ -15,6 +15,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
+from tests.system_files import below
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def place(instance: Instance, node: str) -> Path:
 
 def kept(instance: Instance, node: str) -> list[Path]:
     """What stands in it of attempts, and what is being deleted."""
-    return [path for path in (place(instance, node) / node).rglob("*") if path.name != ".removed"]
+    return [path for path in below(place(instance, node) / node) if path.name != ".removed"]
 
 
 def capacity(admin: BlockingCluster, node: str) -> int:

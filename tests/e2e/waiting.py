@@ -14,7 +14,7 @@ import yaml
 from lattice import errors
 
 T = TypeVar("T")
-PATIENCE = float(os.environ.get("LATTICE_TEST_PATIENCE", "4"))
+PATIENCE = float(os.environ.get("LATTICE_TEST_PATIENCE", "10"))
 
 
 def until(predicate: Callable[[], T], *, within: float, every: float = 0.05, what: str = "") -> T:

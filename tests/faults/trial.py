@@ -26,6 +26,7 @@ from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.journal import Journal
 from lattice_agent.state.step_journal import StepJournal
 from tests.faults.step_agent import Fault, Setup
+from tests.system_files import below, loop_files
 
 CODE = 7
 LONGEST_SECONDS = 100.0
@@ -192,17 +193,14 @@ class Trial:
         for pid, how in self.processes():
             yield f"process {pid} {processes.describe(pid)}: {how}"
         yield from (f"cgroup {root}" for root in self.cgroups())
-        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-            with suppress(OSError):
-                if place in path.read_text():
-                    yield f"loop device {path}"
+        yield from (f"loop device {path}" for path, behind in loop_files() if place in behind)
         yield from (f"socket {line}" for line in Path("/proc/net/unix").read_text().splitlines() if place in line)
         begins = private_tmp.beginning(f"{place}/state/attempts")
         yield from (f"directory {path}" for path in Path("/tmp").iterdir() if path.name.startswith(begins))
-        yield from (f"run directory {path}" for path in (self.place / "memory").rglob("*") if path.name != "scratch")
+        yield from (f"run directory {path}" for path in below(self.place / "memory") if path.name != "scratch")
         yield from (
             f"scratch {path}"
-            for path in (self.place / "scratch").rglob("*")
+            for path in below(self.place / "scratch")
             if path.name.startswith(self.uid) or (path.is_file() and path.name != "filler")
         )
         yield from (f"attempt {key}" for key in self.journal.known() if not self.journal.is_settled(key))
@@ -226,7 +224,7 @@ class Trial:
         """The cgroup of the node in each hierarchy that has one."""
         rows = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
         mounts = [Path(row[1]) for row in rows if len(row) > 2 and row[2] in ("cgroup", "cgroup2")]
-        return [path for mount in mounts for path in (mount / "lattice.slice").glob(f"**/{self.node}")]
+        return [path for mount in mounts for path in below(mount / "lattice.slice") if path.name == self.node]
 
     def sweep(self) -> None:
         """Ends and removes what a failed trial has left."""

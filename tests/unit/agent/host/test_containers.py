@@ -27,6 +27,7 @@ from lattice_agent.standalone import frames, private_tmp
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogReader
 from tests.oci import keep_image, make_root, needs_runc, stub
+from tests.system_files import below, loop_files
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
 
@@ -128,9 +129,9 @@ def is_there(path: str) -> bool:
 
 def traces(place: Path) -> list[str]:
     """Everything on the machine that belongs to the node of that name: cgroups of all hierarchies, loop devices, mounts, processes."""
-    found = [str(path) for top in Path("/sys/fs/cgroup").iterdir() for path in (top / "lattice.slice" / place.name).glob("**")]
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        found += [str(file)] if file.read_text().startswith(str(place)) else []
+    roots = [top / "lattice.slice" / place.name for top in Path("/sys/fs/cgroup").iterdir()]
+    found = [str(path) for root in roots for path in (root, *below(root)) if path.is_dir()]
+    found += [str(file) for file, behind in loop_files() if behind.startswith(str(place))]
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:

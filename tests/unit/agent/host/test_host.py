@@ -529,7 +529,8 @@ async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(plac
         await host.start(ours)
         await until(lambda: len(host.scopes.work(key)) >= 3)
         await host.kill(key)
-        assert (await ends.record()).tasks[0].signal == 9
+        end = (await ends.record()).tasks[0]
+        assert end.signal == 9 or end.code == 137  # one process after another dies here: the shell may see its child die first
         assert await host.remaining(key) == 0
 
 

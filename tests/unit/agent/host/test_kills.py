@@ -26,6 +26,7 @@ from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.journal import Journal
 from tests.oci import keep_image, make_root, needs_runc, stub
 from tests.squashfs import make_image, needs_mksquashfs
+from tests.system_files import below
 from tests.unit.agent.machine import needs_root, open_directory, work
 
 pytestmark = [pytest.mark.root, pytest.mark.faults, needs_root()]
@@ -121,10 +122,8 @@ class Run:
 
     def kill_a_hold(self) -> None:
         """Any that lives, whatever it does at the moment."""
-        found: list[Path] = []
-        with suppress(FileNotFoundError):  # a scope goes while one looks
-            for part in ("hold", "container"):
-                found += Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/{part}/cgroup.procs")
+        parts = [path / "cgroup.procs" for path in below(Path("/sys/fs/cgroup")) if path.name in ("hold", "container")]
+        found = [path for path in parts if path.parts[-4:-3] == (self.node,)]
         living = [(path, pid) for path in found for pid in read_pids(path)]
         if living:
             path, pid = self.random.choice(living)
@@ -220,7 +219,7 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
             assert results[uid] == {(code, "")}, (uid, run.kills)
     scopes = choose(run.node, None)
     assert scopes.standing_scopes() == []
-    assert [path for path in Path("/sys/fs/cgroup").rglob("alloc-*.scope") if path.parent.name == run.node] == []
+    assert [path for path in below(Path("/sys/fs/cgroup")) if path.name.startswith("alloc-") and path.parent.name == run.node] == []
     scopes.close()
     assert processes_of(run.place) == []
     assert [file for file in Path("/sys/block").glob("loop*/loop/backing_file") if str(run.place) in file.read_text()] == []

@@ -22,6 +22,7 @@ from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, task_start
 from lattice_agent.state.log_store import LogReader
+from tests.system_files import below
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 from tests.workloads import FORK_BOMB
 
@@ -154,7 +155,8 @@ async def test_the_scope_stands_until_nothing_stands_beside_it(place: Path) -> N
 def cgroups_of(host: LinuxHost) -> list[str]:
     """The cgroups of scopes of this host, in every hierarchy."""
     assert isinstance(host.scopes, CgroupScopes)
-    return [str(path) for path in Path("/sys/fs/cgroup").rglob("alloc-*.scope") if path.parent.name == host.scopes.root.name]
+    every = (path for path in below(Path("/sys/fs/cgroup")) if path.name.startswith("alloc-"))
+    return [str(path) for path in every if path.parent.name == host.scopes.root.name]
 
 
 @pytest.mark.pure_v2
