@@ -45,13 +45,25 @@ enum field_tag {
 	REQUEST_ID = 1, ARGUMENT = 2, VARIABLE = 3, DIRECTORY = 4, UMASK = 5, SOFT_LIMIT = 6, HAS_INPUT = 7, HAD_BEFORE = 8, ACCEPTED_BEFORE = 9,
 };
 enum interrupt_flag { INTERRUPT_AT_ONCE = 1, INTERRUPT_ENDS = 2 };
+/* Milliseconds that tests choose otherwise (-D), so that none of them depends on how fast its machine is. */
+#ifndef INTERRUPT_PAUSE
+#define INTERRUPT_PAUSE 1000 /* within which a second Ctrl-C belongs to the first */
+#endif
+#ifndef SAY_LOST_AFTER
+#define SAY_LOST_AFTER 5000
+#endif
+#ifndef PIPE_GRACE
+#define PIPE_GRACE 2000      /* between the SIGPIPE and the SIGKILL that are passed on */
+#endif
+#ifndef LONGEST_PAUSE
+#define LONGEST_PAUSE 250    /* between two tries to reach the agent */
+#endif
 enum {
 	HEADER = 5, LONGEST_PAYLOAD = 16 << 20, MOST_NODES = 65536,
 	WINDOW = 65536,              /* input that may be on its way, and is kept until it has arrived */
 	INPUT_PIECE = 32768, QUEUE_HIGH = 262144, LONGEST_FILE = 1 << 20,
 	PATIENCE = 60000,            /* ms for which a lost agent is waited for */
-	SAY_LOST_AFTER = 5000, INTERRUPT_PAUSE = 1000, PIPE_GRACE = 2000, MOST_BROKEN = 5,
-	MOST_SIGNALS = 32, ATOMIC_WRITE = 4096,
+	MOST_BROKEN = 5, MOST_SIGNALS = 32, ATOMIC_WRITE = 4096,
 };
 
 struct buffer { unsigned char *bytes; size_t from, to, room; };
@@ -303,7 +315,7 @@ static void lose(int reason)
 	lost_reason = reason;
 	if (!lost_since)
 		lost_since = now();
-	next_try = now() + (reason == EAGAIN ? 20 : tries < 3 ? 10 : tries < 20 ? 50 : 250);
+	next_try = now() + (reason == EAGAIN ? 20 : tries < 3 ? 10 : tries < 20 ? 50 : LONGEST_PAUSE);
 }
 
 static void lose_broken(const char *what)

@@ -44,7 +44,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _ANSWER_SECONDS = 60.0
-_DISK_SECONDS, _LOOK_SECONDS = 10.0, 1.0
+_LOOK_SECONDS = 1.0
+DISK_SECONDS = 10.0
+"""How long a call waits for the disk of the state directory, whose silence is a flaw of the node then."""
 _PRUNE_SECONDS = 3600.0
 _CLAIM_SECONDS = 0.5
 """Time within which a live shim has taken the right to start; it needs less than a millisecond."""
@@ -65,13 +67,15 @@ class LinuxHost:
         registry_auth: str = "",
         scratch: ScratchDirectory | None = None,
         tools: ContainerTools | None = None,
+        disk_seconds: float = DISK_SECONDS,
     ) -> None:
         """Runs work in OCI images with `tools`; None: those of their usual places."""
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
         self._clock, self._tasks = clock, tasks
         state = f"its state directory {journal.state_dir}"
-        self._disk = Threads(state, count=4, within=_DISK_SECONDS)
+        self._disk_seconds = disk_seconds
+        self._disk = Threads(state, count=4, within=disk_seconds)
         self._looks = Threads(state, count=1, within=_ANSWER_SECONDS)
         self._kernel = Threads("the kernel", count=4, within=_ANSWER_SECONDS)
         self._facts = facts.gather()
@@ -141,13 +145,14 @@ class LinuxHost:
     async def flaw(self) -> str:
         """Returns why this node should be given no work now, as a clause, by the newest check of the disk; empty: nothing is wrong.
 
-        Begins such a check unless one is under way, and waits 1 s for its end; that the disk has not answered it for 10 s is a flaw, too.
+        Begins such a check unless one is under way, and waits 1 s for its end; that the disk has not answered it for 10 s is a flaw, too
+        (`disk_seconds`).
         """
         if self._looking is None or self._looking.done():
             self._looking, self._look_began = self._spawn(self._look_at_disk()), self._clock.monotonic()
         done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_SECONDS)
-        if not done and self._clock.monotonic() - self._look_began >= _DISK_SECONDS:
-            self._flaw = f"its state directory {self.journal.state_dir} has not answered for {_DISK_SECONDS:g} s"
+        if not done and self._clock.monotonic() - self._look_began >= self._disk_seconds:
+            self._flaw = f"its state directory {self.journal.state_dir} has not answered for {self._disk_seconds:g} s"
         return self._flaw
 
     async def _look_at_disk(self) -> None:
@@ -499,6 +504,7 @@ async def open_host(
     registry_auth: str = "",
     scratch_dir: Path | None = None,
     tools: ContainerTools | None = None,
+    disk_seconds: float = DISK_SECONDS,
 ) -> AsyncIterator[LinuxHost]:
     """Opens state and run directory, and yields the host of this machine for one agent; leaving it ends the runner and nothing that runs.
 
@@ -520,7 +526,7 @@ async def open_host(
             with suppress(OSError):  # told by the first allocation that needs an image
                 await asyncio.to_thread(cache.open)
         scratch = ScratchDirectory(await asyncio.to_thread(scratch_dir.resolve), node) if scratch_dir is not None else None
-        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth, scratch, tools)
+        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth, scratch, tools, disk_seconds)
         host.runner_client.open()
         try:
             await host.scratch.open()

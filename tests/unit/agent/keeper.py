@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from lattice.daemon.clock import SystemClock
-from lattice.errors import Rejected, Retry
-from lattice_agent.attempts import ExitRecord, Key, NodeWork
+from lattice.errors import Rejected, Retry, Stale
+from lattice_agent.attempts import ExitRecord, Key, Known, NodeWork
 from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
@@ -36,13 +36,17 @@ class Keeper:
     async def adopt(self) -> None:
         """Takes over what an earlier keeper left."""
         for known in await self.host.attempts():
-            if known.running is None and known.exit is None and not known.forgotten:
-                continue
-            self.pending.pop(known.key, None)
-            if known.alive or known.populated:
-                self.flying.add(known.key)
-            elif not known.forgotten:
-                await self.settle(known.key, known.exit)
+            await self.take_over(known)
+
+    async def take_over(self, known: Known) -> None:
+        """Waits for the end of one that runs, and settles one that has ended; one that was not started stays on the list."""
+        if known.running is None and known.exit is None and not known.forgotten:
+            return
+        self.pending.pop(known.key, None)
+        if known.alive or known.populated:
+            self.flying.add(known.key)
+        elif not known.forgotten:
+            await self.settle(known.key, known.exit)
 
     async def keep(self) -> None:
         """Until every work has ended."""
@@ -61,6 +65,10 @@ class Keeper:
         except Rejected as refusal:
             self.note(work.key, None, refusal.message)
             await self.forget(work.key)
+        except Stale:  # its shim has taken the right to start after this keeper had looked at it
+            known = await self.host.recall(work.key)
+            assert known is not None
+            await self.take_over(known)
         else:
             self.flying.add(work.key)
 

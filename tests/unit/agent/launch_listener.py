@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from lattice_agent.attempts import Key
@@ -13,6 +14,9 @@ from lattice_agent.host.keepers import Keepers
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Frame
+
+PATIENCE = 240.0
+"""Seconds that nothing healthy comes near: they end a test that hangs."""
 
 
 def launch(*argv: str, ranks: int = 1, number: int = 1, **changes: Any) -> dict[str, Any]:
@@ -69,12 +73,20 @@ class Listener:
         """Acknowledges all frames up to this number."""
         self.send(frames.HAD, frames.encode_had(0, number))
 
-    def listen(self, seconds: float, *, until: str = "") -> None:
-        """Takes frames for so long, or until something is set: `done`, `closed`, `ended`, `output`."""
+    def listen(self, seconds: float = PATIENCE, *, until: str | Callable[[], object] = "") -> None:
+        """Takes frames for so long, or until something is set: `done`, `closed`, `ended`, `output`; or until a predicate of them is true."""
         end = time.monotonic() + seconds
-        while not (until and getattr(self, until)) and (left := end - time.monotonic()) > 0 and not self.closed:
+        while not self._has_met(until) and (left := end - time.monotonic()) > 0 and not self.closed:
             if select.select([self._socket], [], [], left)[0]:
                 self._receive()
+
+    def _has_met(self, until: str | Callable[[], object]) -> object:
+        """Whether what is listened for has come."""
+        return until() if callable(until) else until and getattr(self, until)
+
+    def said_by_all(self, ranks: int, text: bytes) -> bool:
+        """Whether each of so many ranks has written exactly this to its standard output."""
+        return all(self.output.get((1, rank)) == text for rank in range(ranks))
 
     def _receive(self) -> None:
         """Takes what the socket holds."""

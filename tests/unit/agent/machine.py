@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -68,6 +68,15 @@ def rank_starter() -> Path:
     return build_starter(terminal(HostClock()), os.environ)
 
 
+class AheadClock(SystemClock):
+    """The machine's clock, which a test sets forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
 class Ends:
     """What the host delivered."""
 
@@ -103,13 +112,19 @@ async def machine(
     scratch_dir: Path | None = None,
     tools: ContainerTools | None = None,
     starter: str | None = None,
+    clock: SystemClock | None = None,
+    disk_seconds: float = 120.0,
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
-    """A host on this machine, with scopes of its own that are gone afterwards; its ranks are forked by the starter, or another program."""
+    """A host on this machine, with scopes of its own that are gone afterwards; its ranks are forked by the starter, or another program.
+
+    It waits longer for its disk than an agent does: no test is about how fast that is.
+    """
     node = node or directory.name
     state, memory = directory / "state", directory / "memory"
     async with open_host(
-        state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir, tools=tools
-    ) as host:
+        state, memory, node=node, clock=clock or SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir,
+        tools=tools, disk_seconds=disk_seconds,
+    ) as host:  # fmt: skip
         if host.keepers is not None:
             host.keepers.starter = str(rank_starter()) if starter is None else starter
         try:
@@ -141,3 +156,11 @@ async def until(true: Callable[[], object], within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def await_nothing(left: Callable[[], Collection[str]], within: float = 60.0) -> list[str]:
+    """Waits until nothing is left, and returns what is left then: the kernel removes mounts, loop devices and processes after the fact."""
+    end = time.monotonic() + within
+    while (found := left()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import socket
 import struct
@@ -14,7 +15,10 @@ from typing import IO, Self
 
 LAUNCH, INPUT, SIGNAL, HAD, OPENED, CONTENT = range(1, 7)
 ACCEPTED, OUTPUT, ENDED, SAY, OPEN, ROOM, FINISHED, REFUSED, READ = range(16, 25)
-PATIENCE = 20.0
+PATIENCE = 120.0
+"""Seconds that nothing healthy comes near: they end a test that hangs."""
+TIMES = ("-DINTERRUPT_PAUSE=600000", "-DSAY_LOST_AFTER=600000", "-DPIPE_GRACE=200", "-DLONGEST_PAUSE=1")
+"""Flags of the compiler for a client that takes no slow machine for a slow user or a lost agent, and that makes nobody wait."""
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -130,6 +134,11 @@ class Agent:
         self.listener.listen(64)
         self.listener.settimeout(PATIENCE)
 
+    def listen_anew(self) -> None:
+        """Forgets the calls of clients that are gone."""
+        self.stop()
+        self.listen()
+
     def stop(self) -> None:
         if self.listener is not None:
             self.listener.close()
@@ -153,6 +162,18 @@ class Agent:
         client = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environ, cwd=cwd, start_new_session=True)
         self.clients.append(client)
         return client
+
+    def is_called(self, client: subprocess.Popen[bytes]) -> bool:
+        """Waits until a client calls, and returns True; False: it has ended instead."""
+        assert self.listener is not None
+        ended = os.pidfd_open(client.pid)
+        try:
+            waited: list[socket.socket | int] = [self.listener, ended]
+            ready, _, _ = select.select(waited, [], [], PATIENCE)
+        finally:
+            os.close(ended)
+        assert ready, "the client neither calls nor ends"
+        return self.listener in ready
 
     def accept(self) -> Call:
         assert self.listener is not None

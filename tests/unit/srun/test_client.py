@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import os
 import random
 import resource
@@ -12,13 +14,14 @@ import shutil
 import signal
 import struct
 import subprocess
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from lattice_dev.build import build_srun
+from lattice_dev.build import SRUN_SOURCE, STUB_FLAGS, build_srun
 from lattice_dev.progress import terminal
 from lattice_dev.waiting import HostClock
 from tests.unit.srun.agent import (
@@ -27,10 +30,12 @@ from tests.unit.srun.agent import (
     OPEN,
     OPENED,
     OUTPUT,
+    PATIENCE,
     READ,
     REFUSED,
     SAY,
     SIGNAL,
+    TIMES,
     Agent,
     Call,
     accepted,
@@ -50,23 +55,85 @@ def program() -> Path:
     return build_srun(terminal(HostClock()), os.environ)
 
 
+@pytest.fixture(scope="module")
+def program_of_other_times(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("other-times") / "srun"
+    subprocess.run(["cc", *STUB_FLAGS, *TIMES, "-o", str(made), str(SRUN_SOURCE)], check=True)
+    return made
+
+
 @pytest.fixture
 def agent(tmp_path: Path, program: Path) -> Iterator[Agent]:
     with Agent(tmp_path, program) as there:
         yield there
 
 
+@pytest.fixture
+def calm(tmp_path: Path, program_of_other_times: Path) -> Iterator[Agent]:
+    """An agent whose client has other times."""
+    with Agent(tmp_path, program_of_other_times) as there:
+        yield there
+
+
 def end(client: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    out, err = client.communicate(timeout=20)
+    out, err = client.communicate(timeout=PATIENCE)
     return client.returncode, out, err
 
 
+def until(true: Callable[[], object]) -> None:
+    """Waits for what the client does and nobody is told."""
+    give_up = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+def descriptors(client: subprocess.Popen[bytes]) -> set[str]:
+    """What the descriptors of a client are."""
+    found = set()
+    for path in Path(f"/proc/{client.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(path.readlink()))
+    return found
+
+
+def connections(client: subprocess.Popen[bytes]) -> set[str]:
+    return {name for name in descriptors(client) if name.startswith("socket:")}
+
+
+def is_waiting(client: subprocess.Popen[bytes]) -> bool:
+    """Whether it has begun, and waits for something to do."""
+    state = Path(f"/proc/{client.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    return state == b"S" and "anon_inode:[signalfd]" in descriptors(client)
+
+
+def has_taken(client: subprocess.Popen[bytes], number: int) -> bool:
+    """Whether a signal that it was sent has come to it."""
+    lines = Path(f"/proc/{client.pid}/status").read_text(encoding="utf-8").splitlines()
+    pending = next(line.split()[1] for line in lines if line.startswith("ShdPnd:"))
+    return not int(pending, 16) & 1 << number - 1
+
+
+def unread(fd: int, kind: int = termios.FIONREAD) -> int:
+    """The bytes that a pipe holds; with TIOCOUTQ the memory of what was sent and the other side has not read."""
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, kind, count)
+    return count[0]
+
+
+def until_stuck(client: subprocess.Popen[bytes]) -> None:
+    """Waits until nothing more goes into the client's standard output."""
+    assert client.stdout is not None
+    fd = client.stdout.fileno()
+    until(lambda: unread(fd) > fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) - 4096)
+
+
 def wait_for(client: subprocess.Popen[bytes], text: bytes) -> bytes:
-    """Reads standard error until it ends so, for 20 s at most."""
+    """Reads standard error until it ends so."""
     assert client.stderr is not None
     said = b""
     while not said.endswith(text):
-        assert select.select([client.stderr], [], [], 20)[0], said
+        assert select.select([client.stderr], [], [], PATIENCE)[0], said
         piece = os.read(client.stderr.fileno(), 4096)
         assert piece, said
         said += piece
@@ -149,16 +216,23 @@ def test_frames_may_be_split_and_coalesced_anywhere(agent: Agent, size: int) -> 
 def test_nothing_is_acknowledged_or_lost_while_standard_output_is_slow(agent: Agent) -> None:
     client = agent.start("x")
     call = agent.accept()
-    call.send(accepted())
     line, count = b"x" * 65535 + b"\n", 40
-    call.connection.settimeout(1.0)
-    sent = 0
-    with contextlib.suppress(TimeoutError):
-        for number in range(1, count + 1):
-            call.send(output(number, line))
-            sent = number
+    call.send(accepted(), output(1, line))
+    call.had(1)
+    call.connection.setblocking(False)
+    sent = 1
+    with contextlib.suppress(BlockingIOError):
+        while sent < count:
+            call.send(output(sent + 1, line))
+            sent += 1
+    call.connection.settimeout(PATIENCE)
+    waiting = list[int]()
+    for _ in range(3):  # it has turned round with the second frame in its way: the first time it may read the rest of that
+        client.send_signal(signal.SIGUSR1)
+        assert call.expect(SIGNAL) == bytes([signal.SIGUSR1])
+        waiting.append(unread(call.connection.fileno(), termios.TIOCOUTQ))
     assert sent < count, "the client reads on though nobody takes its output"
-    del sent
+    assert waiting[1] == waiting[2] > 0
     client.kill()
 
 
@@ -180,7 +254,7 @@ def test_a_slow_reader_gets_every_byte(agent: Agent) -> None:
         time.sleep(0.002)
     os.wait()
     assert got == data
-    assert client.wait(20) == 0
+    assert client.wait(PATIENCE) == 0
 
 
 def test_one_frame_may_have_sixteen_megabytes(agent: Agent) -> None:
@@ -197,12 +271,12 @@ def test_one_frame_may_have_sixteen_megabytes(agent: Agent) -> None:
     assert (code, out == data, err) == (0, True, b"")
 
 
-def test_a_reader_that_goes_ends_the_launch_as_it_ends_a_program(agent: Agent) -> None:
-    client = agent.start(line='"$SRUN" x | head -c 2')
-    call = agent.accept()
+def test_a_reader_that_goes_ends_the_launch_as_it_ends_a_program(calm: Agent) -> None:
+    client = calm.start(line='"$SRUN" x | { head -c 2; exec <&-; echo gone >&2; }')
+    call = calm.accept()
     call.send(accepted(), output(1, b"aaaa"))
     call.had(1)
-    time.sleep(0.3)
+    wait_for(client, b"gone\n")
     call.send(output(2, b"bbbb"), output(3, b"cccc"))
     passed = list[int]()
     while len(passed) < 2:
@@ -347,11 +421,10 @@ def test_after_a_break_no_input_is_sent_before_there_is_room_again(agent: Agent)
     assert call.expect(INPUT) == struct.pack(">Q", 0) + b"0123"
     call.close()
     call = agent.accept()
-    call.send(accepted())
-    call.connection.settimeout(0.5)
-    with pytest.raises(TimeoutError):
-        call.receive()
-    call.connection.settimeout(20)
+    call.send(accepted(), output(1, b""))
+    call.had(1)
+    client.send_signal(signal.SIGUSR1)
+    assert call.expect(SIGNAL) == bytes([signal.SIGUSR1]), "it has told what it had to tell"
     call.send(room(100))
     assert call.expect(INPUT) == struct.pack(">Q", 0) + b"0123"
     client.stdin.close()
@@ -378,9 +451,9 @@ def test_signals_are_passed_on(agent: Agent, number: int) -> None:
     assert end(client) == (128 + number, b"", b"")
 
 
-def test_the_first_interrupt_asks_the_second_is_passed_on_the_third_kills(agent: Agent) -> None:
-    client = agent.start("x")
-    call = agent.accept()
+def test_the_first_interrupt_asks_the_second_is_passed_on_the_third_kills(calm: Agent) -> None:
+    client = calm.start("x")
+    call = calm.accept()
     call.send(accepted(), output(1, b""))
     call.had(1)
     client.send_signal(signal.SIGINT)
@@ -396,10 +469,11 @@ def test_two_interrupts_far_apart_are_two_first_ones(agent: Agent) -> None:
     call = agent.accept()
     call.send(accepted(), output(1, b""))
     call.had(1)
-    for _ in range(2):
-        client.send_signal(signal.SIGINT)
-        wait_for(client, INTERRUPT)
-        time.sleep(1.1)
+    client.send_signal(signal.SIGINT)
+    wait_for(client, INTERRUPT)
+    time.sleep(1.1)
+    client.send_signal(signal.SIGINT)
+    wait_for(client, INTERRUPT)
     client.send_signal(signal.SIGUSR1)
     assert call.expect(SIGNAL) == bytes([signal.SIGUSR1]), "no interrupt was passed on"
 
@@ -431,7 +505,7 @@ def test_a_request_that_waits_ends_with_a_signal(agent: Agent) -> None:
     call.send(frame(SAY, b"srun: it waits\n"))
     wait_for(client, b"waits\n")
     client.send_signal(signal.SIGINT)
-    assert client.wait(20) == 130
+    assert client.wait(PATIENCE) == 130
     assert call.connection.recv(1) == b""
 
 
@@ -439,7 +513,7 @@ def test_signals_come_while_standard_output_is_stuck(agent: Agent) -> None:
     client = agent.start("x")
     call = agent.accept()
     call.send(accepted(), output(1, b"x" * 150_000))
-    time.sleep(0.3)
+    until_stuck(client)
     client.send_signal(signal.SIGTERM)
     assert call.expect(SIGNAL) == bytes([signal.SIGTERM])
 
@@ -472,7 +546,7 @@ def test_a_restart_in_the_middle_of_a_stuck_frame_neither_loses_nor_doubles(agen
     call = agent.accept()
     data = random.Random(3).randbytes(400_000)
     call.send(accepted(), output(1, data), output(2, b"two"), output(3, b"half")[:9])
-    time.sleep(0.3)
+    until_stuck(client)
     call.close()
     call = agent.accept()
     assert call.field(8) == [], "the first frame is not yet written"
@@ -504,7 +578,7 @@ def test_random_breaks_lose_and_double_no_byte(agent: Agent) -> None:
         call = agent.accept()
     had = struct.unpack(">HQ", call.field(8)[0])[1] if call.field(8) else 0
     call.send(accepted(), *(output(number, piece) for number, piece in list(enumerate(pieces, start=1))[max(0, had - 3) :]), finished())
-    got, _ = client.communicate(timeout=20)
+    got, _ = client.communicate(timeout=PATIENCE)
     assert got == data
 
 
@@ -513,45 +587,47 @@ def test_signals_of_the_time_without_agent_are_passed_on_when_it_is_back(agent: 
     call = agent.accept()
     call.send(accepted(), output(1, b""))
     call.had(1)
+    before = connections(client)
     agent.stop()
     call.close()
-    time.sleep(0.2)
+    until(lambda: not before & connections(client))
     client.send_signal(signal.SIGTERM)
-    time.sleep(0.1)
+    until(lambda: has_taken(client, signal.SIGTERM))
     agent.listen()
     call = agent.accept()
     call.send(accepted())
     assert call.expect(SIGNAL) == bytes([signal.SIGTERM])
 
 
-def test_two_interrupts_end_it_where_no_agent_is(agent: Agent) -> None:
-    client = agent.start("x")
-    call = agent.accept()
+def test_two_interrupts_end_it_where_no_agent_is(calm: Agent) -> None:
+    client = calm.start("x")
+    call = calm.accept()
     call.send(accepted(), output(1, b""))
     call.had(1)
-    agent.stop()
+    before = connections(client)
+    calm.stop()
     call.close()
-    time.sleep(0.1)
+    until(lambda: not before & connections(client))
     client.send_signal(signal.SIGINT)
     wait_for(client, INTERRUPT)
     client.send_signal(signal.SIGINT)
-    assert client.wait(20) == 130
+    assert client.wait(PATIENCE) == 130
 
 
-def test_an_agent_that_is_not_there_yet_is_waited_for(agent: Agent) -> None:
-    agent.stop()
-    agent.path.unlink()
-    client = agent.start("x")
-    time.sleep(0.3)
-    agent.listen()
-    agent.accept().send(accepted(), finished(2))
+def test_an_agent_that_is_not_there_yet_is_waited_for(calm: Agent) -> None:
+    calm.stop()
+    calm.path.unlink()
+    client = calm.start("x")
+    until(lambda: is_waiting(client))
+    calm.listen()
+    calm.accept().send(accepted(), finished(2))
     assert end(client) == (2, b"", b"")
 
 
 def test_outside_an_allocation_it_says_what_to_do(tmp_path: Path, program: Path) -> None:
     (tmp_path / "bin").mkdir()
     shutil.copy(program, tmp_path / "bin/srun")
-    done = subprocess.run([tmp_path / "bin/srun", "hostname"], env={}, capture_output=True, timeout=20, check=False)
+    done = subprocess.run([tmp_path / "bin/srun", "hostname"], env={}, capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"lattice submit --ntasks=N --wait -- APP" in done.stderr
 
@@ -584,43 +660,30 @@ def test_outside_an_allocation_it_says_what_to_do(tmp_path: Path, program: Path)
     ],
     ids=str,
 )
-def test_what_is_no_frame_breaks_the_connection_and_at_last_the_client(agent: Agent, bad: bytes) -> None:
-    client = agent.start("x")
+def test_what_is_no_frame_breaks_the_connection_and_at_last_the_client(calm: Agent, bad: bytes) -> None:
+    client = calm.start("x")
     for _ in range(5):
-        agent.accept().send(accepted(), bad)
+        calm.accept().send(accepted(), bad)
     code, out, err = end(client)
     assert (code, out) == (1, b"")
     assert err.startswith(b"srun: error: the agent of this node sent what this srun does not understand (a frame ")
 
 
-def test_no_bytes_crash_it(agent: Agent) -> None:
+def test_no_bytes_crash_it(calm: Agent, tmp_path: Path) -> None:
     for seed in range(40):
         dice = random.Random(seed)
-        client = agent.start("x", stdin=subprocess.PIPE)
+        calm.listen_anew()
+        client = calm.start("x", stdin=subprocess.PIPE, cwd=tmp_path)
         for _ in range(5):
-            call = agent.accept()
+            if not calm.is_called(client):
+                break
+            call = calm.accept()
             kinds = [dice.choice((16, 17, 18, 19, 21, 24, dice.randrange(256))) for _ in range(dice.randrange(1, 8))]
             with contextlib.suppress(OSError):
                 call.send(*(frame(kind, dice.randbytes(dice.choice((0, 1, 6, 8, 15, 16, 40)))) for kind in kinds), dice.randbytes(30))
             call.close()
-            if client.poll() is not None:
-                break
-            if not _comes_again(agent, client):
-                break
         client.kill()
-        assert client.wait(20) >= 0 or client.returncode == -signal.SIGKILL, f"seed {seed}: {client.returncode}"
-
-
-def _comes_again(agent: Agent, client: subprocess.Popen[bytes]) -> bool:
-    """Whether the client is on its way back; False: it has ended."""
-    assert agent.listener is not None
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        if select.select([agent.listener], [], [], 0.05)[0]:
-            return True
-        if client.poll() is not None:
-            return False
-    return False
+        assert client.wait(PATIENCE) >= 0 or client.returncode == -signal.SIGKILL, f"seed {seed}: {client.returncode}"
 
 
 def test_a_call_has_no_more_memory_than_its_frames_need(agent: Agent) -> None:

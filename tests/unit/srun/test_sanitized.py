@@ -5,17 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
 import shutil
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.srun.agent import FINISHED, OPEN, READ, REFUSED, SAY, Agent, accepted, ended, finished, frame, output, room
+from tests.unit.srun.agent import (
+    FINISHED,
+    OPEN,
+    PATIENCE,
+    READ,
+    REFUSED,
+    SAY,
+    TIMES,
+    Agent,
+    accepted,
+    ended,
+    finished,
+    frame,
+    output,
+    room,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler is installed")
 SOURCE = Path(__file__).parents[3] / "srun/srun.c"
@@ -32,7 +45,7 @@ WATCHED = {
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """srun with both sanitizers."""
     made = tmp_path_factory.mktemp("sanitized") / "srun"
-    flags = ["-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *TIMES]
     subprocess.run(["cc", *flags, "-o", str(made), str(SOURCE)], check=True)
     return made
 
@@ -63,13 +76,14 @@ def sent(dice: random.Random, folder: Path) -> bytes:
 def test_a_hostile_agent_finds_no_flaw_in_its_memory(agent: Agent, tmp_path: Path) -> None:
     for seed in range(CLIENTS):
         dice = random.Random(seed)
+        agent.listen_anew()
         client = agent.start("-n", "2", "x", stdin=subprocess.PIPE, environ=WATCHED)
         assert client.stdin is not None
         with contextlib.suppress(OSError):
             client.stdin.write(b"input\n" * dice.randrange(100))
             client.stdin.flush()
         for _ in range(5):
-            if not comes(agent, client):
+            if not agent.is_called(client):
                 break
             call = agent.accept()
             data = sent(dice, tmp_path)
@@ -80,19 +94,7 @@ def test_a_hostile_agent_finds_no_flaw_in_its_memory(agent: Agent, tmp_path: Pat
             call.close()
         if client.poll() is None:
             client.kill()
-        _, said = client.communicate(timeout=20)
+        _, said = client.communicate(timeout=PATIENCE)
         assert client.returncode != CAUGHT, f"seed {seed}:\n{said.decode(errors='replace')}"
         assert b"Sanitizer" not in said, f"seed {seed}:\n{said.decode(errors='replace')}"
         assert b"runtime error" not in said, f"seed {seed}:\n{said.decode(errors='replace')}"
-
-
-def comes(agent: Agent, client: subprocess.Popen[bytes]) -> bool:
-    """Whether the client calls; False: it has ended."""
-    assert agent.listener is not None
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if select.select([agent.listener], [], [], 0.05)[0]:
-            return True
-        if client.poll() is not None:
-            return False
-    return False

@@ -29,7 +29,7 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(scontrol: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([scontrol, *words], env=environ, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run([scontrol, *words], env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("nodes", ["nid[001-003,007],login1", "n0", "a[1-2]b[08-10]c", "n[9-11],n[01-02]"])

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from lattice_agent.state.log_store import LogReader
 from tests.oci import keep_image, make_root, needs_runc, stub
 from tests.system_files import below, loop_files
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch
-from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, Ends, await_nothing, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [
     pytest.mark.root, needs_root(), needs_runc(), pytest.mark.skipif(not has_cgroups(), reason="needs cgroup v2"),
@@ -111,7 +110,7 @@ async def test_a_launch_runs_in_the_container_of_its_attempt_and_leaves_the_scri
             listener = await Listener.connect(host, KEY, number)
             listener.send(frames.INPUT, frames.encode_input(0, b"given\n"))
             listener.send(frames.INPUT, frames.encode_input(6, b""))
-            await asyncio.to_thread(listener.listen, 20.0, until="done")
+            await asyncio.to_thread(listener.listen, until="done")
             said = b"65534\n/app\n0027\nown\ngiven\n-%d\n200\n"
             assert listener.output == {(1, rank): said % rank for rank in range(ranks)}
             assert listener.ended == dict.fromkeys(range(ranks), (3, 0))
@@ -138,7 +137,7 @@ async def test_a_node_without_tasks_has_the_container_too_and_its_ranks_pass_des
         asked["ranks"] = [{"rank": rank, "environment": {"R": str(rank + 2), "PATH": "/bin"}} for rank in range(3)]
         await keepers_of(host).start(KEY, asked)
         listener = await Listener.connect(host, KEY)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert listener.output == {(1, rank): b"/app\n65534\n-\n" for rank in range(3)}
         assert listener.ended == {rank: (rank + 2, 0) for rank in range(3)}
         Listener.close_all()
@@ -195,7 +194,7 @@ async def test_a_directory_that_a_node_without_tasks_lacks_is_no_failure_of_its_
         await here.host.start(idle)
         await keepers_of(here.host).start(KEY, launch("/bin/true", workdir="/nowhere/at/all"))
         listener = await Listener.connect(here.host, KEY)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert listener.ended == {0: (127, 0)}
         assert b"/nowhere/at/all" in listener.output[2, 0]
         Listener.close_all()
@@ -231,11 +230,7 @@ def traces(place: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left(place: Path) -> Iterator[None]:
     yield
-    for _ in range(200):
-        if not traces(place):
-            break
-        subprocess.run(["sleep", "0.02"], check=True)
-    assert traces(place) == []
+    assert await_nothing(lambda: traces(place)) == []
     assert not list((place / "memory").glob("*/container"))
 
 
@@ -451,7 +446,8 @@ async def test_work_beyond_its_memory_is_killed_and_the_kill_is_counted(place: P
 @pytest.mark.parametrize("whom", ["shim", "runner", "container", "agent"])
 async def test_kill_of_whoever_keeps_it_leaves_nothing_and_loses_no_more_than_it_must(place: Path, root: Path, whom: str) -> None:
     async with node(place, root) as here:
-        ours = here.shell("echo ready; sleep 1; exit 6")
+        held = "sleep 300" if whom in ("shim", "container") else f"while ! test -e {place}/go; do sleep 0.05; done"
+        ours = here.shell(f"echo ready; {held}; exit 6", container_mounts=(str(place),))
         await here.host.prepare(ours)
         running = await here.host.start(ours)
         await until(lambda: "ready" in here.printed())
@@ -463,16 +459,20 @@ async def test_kill_of_whoever_keeps_it_leaves_nothing_and_loses_no_more_than_it
             case "container":
                 for pid in set(here.host.scopes.whole(KEY)) - set(here.host.scopes.work(KEY)) - {running.pid}:
                     os.kill(pid, signal.SIGKILL)
+            case "agent":
+                await here.host.runner_client.request({"op": "none"})
+                here.host.watch.close()
         record: ExitRecord | None
         if whom == "agent":
-            await here.host.runner_client.request({"op": "none"})
-            here.host.watch.close()
             async with machine(place, swept=False) as (second, ends):
                 found = await second.attempts()
                 assert [known.alive for known in found] == [True]
+                (place / "go").touch()
                 record = await ends.record()
                 await second.clear(KEY)
         else:
+            if whom == "runner":
+                (place / "go").touch()
             _, record = await here.ends.next()
             await here.host.clear(KEY)
         codes = {"shim": None, "runner": 6, "container": 137, "agent": 6}

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import tarfile
-import time
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lattice.daemon.clock import SystemClock
+from lattice.daemon.clock import Clock, ManualClock, SystemClock
 from lattice.errors import Rejected, Retry
 from lattice.views.allocation import OCI, SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
@@ -30,6 +30,7 @@ from lattice_agent.metrics import AgentMetrics
 from lattice_agent.state.image_cache import CachedImage, CacheLimits, ImageCache
 from lattice_agent.work.image_sources import ImageSources
 from tests.build import uid
+from tests.unit.agent.machine import until
 
 CONTENT = bytes(range(256)) * 4096 * 3
 """3 MiB."""
@@ -129,11 +130,11 @@ def images(tmp_path: Path) -> Images:
     return open_images(tmp_path)
 
 
-def open_images(folder: Path, boot: str = "boot-1", limits: CacheLimits | None = None) -> Images:
+def open_images(folder: Path, boot: str = "boot-1", limits: CacheLimits | None = None, clock: Clock | None = None) -> Images:
     """The cache as an agent opens it."""
     cache = ImageCache(folder / "cache", limits or CacheLimits(free=0))
     cache.open()
-    return Images(cache, "", boot, SystemClock(), Threads("the image cache", count=2, within=30.0), frozenset)
+    return Images(cache, "", boot, clock or SystemClock(), Threads("the image cache", count=2, within=120.0), frozenset)
 
 
 def pullers() -> list[int]:
@@ -208,20 +209,17 @@ async def test_a_registry_without_ranges_sends_all_of_it_again(registry: Registr
     assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
 
 
-async def test_a_pull_that_is_interrupted_ends_within_two_seconds_and_the_next_one_goes_on_with_its_bytes(
+async def test_a_pull_that_is_interrupted_ends_though_its_registry_hangs_and_the_next_one_goes_on_with_its_bytes(
     registry: Registry, images: Images
 ) -> None:
     registry.hangs_after = 1 << 20
     task = asyncio.ensure_future(images.bring(registry.work()))
     draft = images.cache.draft(registry.digest)
-    while not draft.exists() or draft.stat().st_size < 1 << 20:  # noqa: ASYNC110 - of another process
-        await asyncio.sleep(0.02)
+    await until(lambda: draft.exists() and draft.stat().st_size >= 1 << 20)
     assert images.waiting() == {registry.work().key}
-    begun = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - begun < 2
     assert (pullers(), images.pulling, images.waiting()) == ([], {}, frozenset())
     registry.hangs_after = 0
     await images.bring(registry.work(attempt=2))
@@ -268,13 +266,12 @@ async def test_an_image_whose_layers_are_not_those_of_its_allocation_is_refused(
         await images.bring(forged)
 
 
-async def test_an_image_that_says_to_be_too_large_is_refused_at_once_and_makes_no_cache_full(registry: Registry, images: Images) -> None:
+async def test_an_image_that_says_to_be_too_large_is_refused_at_once_and_makes_no_cache_full(registry: Registry, tmp_path: Path) -> None:
+    images = open_images(tmp_path, clock=ManualClock())  # it stands still: who waits for room waits for ever
     lie = msgspec.structs.replace(registry.image, kind=OCI, size=1 << 60)
-    begun = time.monotonic()
     with pytest.raises(Rejected, match=r"software\.largestImage") as refused:
         await images.bring(replace(registry.work(), software=(lie,), largest_image=100 << 30))
     assert refused.value.reason == "ImageRefused"
-    assert time.monotonic() - begun < 5, "it waits for no room"
     assert await images.fullness() == ("", ())
     assert registry.ranges == []
 
@@ -300,8 +297,7 @@ async def test_an_image_that_has_changed_on_the_disk_is_found_in_the_next_boot_a
 async def test_a_puller_that_is_killed_is_a_failure_of_the_node_and_none_outlives_its_agent(registry: Registry, images: Images) -> None:
     registry.hangs_after = 1 << 20
     task = asyncio.ensure_future(images.bring(registry.work()))
-    while not pullers():  # noqa: ASYNC110 - of another process
-        await asyncio.sleep(0.02)
+    await until(pullers)
     os.kill(pullers()[0], signal.SIGKILL)
     with pytest.raises(Rejected, match="was killed") as refused:
         await task
@@ -339,8 +335,11 @@ async def test_a_pull_that_is_given_up_and_a_reason_of_no_list_are_counted_under
 ) -> None:
     metrics = images.metrics = AgentMetrics("n1")
     registry.hangs_after = 1000
-    with pytest.raises(Rejected):
-        await images.bring(replace(registry.work(), pull_seconds=1.0))
+    task = asyncio.ensure_future(images.bring(registry.work()))
+    await until(pullers)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     metrics.pull_failed("whatever a registry says")
     reasons = {
         sample.labels["reason"]
@@ -352,22 +351,23 @@ async def test_a_pull_that_is_given_up_and_a_reason_of_no_list_are_counted_under
 
 
 async def test_a_heartbeat_waits_a_second_for_the_silent_disk_of_a_full_cache(registry: Registry, tmp_path: Path) -> None:
-    silent = asyncio.Event()
+    silent, answers = asyncio.Event(), threading.Event()
 
     class SilentCache(ImageCache):
         def listed(self) -> list[CachedImage]:
             if silent.is_set():
-                time.sleep(5)
+                answers.wait()
             return super().listed()
 
     cache = SilentCache(tmp_path / "cache", CacheLimits(percent=1, free=1 << 60))
     cache.open()
-    images = Images(cache, "", "boot-1", SystemClock(), Threads("the image cache", count=2, within=30.0), frozenset)
+    images = Images(cache, "", "boot-1", SystemClock(), Threads("the image cache", count=2, within=120.0), frozenset)
     with pytest.raises(Retry):
         await images.warm(registry.image, ImageSources(registry.work().registry), sticky=False)
     images._lacking = 1, "full"
     silent.set()
-    begun = time.monotonic()
-    said, held = await images.fullness()
-    assert time.monotonic() - begun < 2.5
+    try:
+        said, held = await images.fullness()
+    finally:
+        answers.set()
     assert (held, "has not answered for 1 s" in said) == ((), True)

@@ -52,7 +52,7 @@ async def ran(host: LinuxHost, asked: dict[str, Any]) -> Listener:
     """Starts a launch and hears it to its end; what is left is removed."""
     await keepers_of(host).start(KEY, asked)
     listener = await Listener.connect(host, KEY, asked["number"])
-    await asyncio.to_thread(listener.listen, 20.0, until="done")
+    await asyncio.to_thread(listener.listen, until="done")
     assert listener.done is not None
     assert await keepers_of(host).end_launch(KEY, asked["number"]) is None
     return listener
@@ -142,7 +142,7 @@ async def test_a_partial_line_is_passed_on_after_a_moment_and_at_once_where_noth
         for number, unbuffered in ((1, False), (2, True)):
             await keepers_of(host).start(KEY, shell("printf prompt; sleep 300", number=number, unbuffered=unbuffered))
             listener = await Listener.connect(host, KEY, number)
-            await asyncio.to_thread(listener.listen, 10.0, until="output")
+            await asyncio.to_thread(listener.listen, until="output")
             assert listener.output == {(1, 0): b"prompt"}
 
 
@@ -182,10 +182,11 @@ async def test_ranks_wait_at_the_gate_until_they_are_let_through(place: Path) ->
     async with attempt(place) as (host, _):
         await keepers_of(host).start(KEY, shell(f"echo x >> {witness}", ranks=3, go=False))
         listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, until="state")
         await asyncio.to_thread(listener.listen, 0.3)
         assert (listener.state["execed"], witness.exists()) == (False, False)
         listener.send(frames.GO)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert (listener.started, witness.read_text()) == ([b""], "x\n" * 3)
 
 
@@ -200,7 +201,7 @@ async def test_a_program_that_vanishes_at_the_gate_ends_the_launch_with_its_reas
         program.unlink()
         listener = await Listener.connect(host, KEY)
         listener.send(frames.GO)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert b"cannot be executed" in listener.started[0]
         assert listener.ended == {0: (137, 9), 1: (127, 0)}
 
@@ -215,7 +216,7 @@ async def test_a_keeper_hears_the_agent_while_a_rank_does_not_execute_its_progra
         await asyncio.to_thread(listener.listen, 0.5)
         assert (listener.started, listener.ended) == ([], {}), "one of them has not executed its program"
         listener.send(frames.END, b"\1")
-        await asyncio.to_thread(listener.listen, 10.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert listener.ended == {0: (137, 9), 1: (137, 9)}
 
 
@@ -237,7 +238,7 @@ async def test_a_program_whose_file_does_not_answer_keeps_nobody_from_removing_l
                 os.close(fd)
                 signal.signal(signal.SIGIO, held)
         listener = await Listener.connect(host, KEY)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert listener.ended == {0: (3, 0)}
 
 
@@ -259,7 +260,7 @@ async def test_input_reaches_all_ranks_or_the_one_that_is_named(place: Path) -> 
             await keepers_of(host).start(KEY, launch("/bin/cat", ranks=3, number=number, stdin=who))
             listener = await Listener.connect(host, KEY, number)
             await asyncio.to_thread(give, listener, data)
-            await asyncio.to_thread(listener.listen, 20.0, until="done")
+            await asyncio.to_thread(listener.listen, until="done")
             assert listener.output == {(1, rank): data for rank in readers}
             assert set(listener.ended.values()) == {(0, 0)}
 
@@ -306,13 +307,13 @@ async def test_a_reader_that_acknowledges_nothing_stops_the_ranks_after_a_mebiby
     async with attempt(place) as (host, _):
         pid, _ = await keepers_of(host).start(KEY, shell("yes | head -c 20000000"))
         listener = await Listener.connect(host, KEY, hearing=False)
-        await asyncio.to_thread(listener.listen, 2.0)
-        got = len(listener.output[1, 0])
-        assert 900_000 < got < 1_500_000
+        await asyncio.to_thread(listener.listen, until=lambda: len(listener.output.get((1, 0), b"")) > 900_000)
+        await asyncio.to_thread(listener.listen, 0.5)
+        assert 900_000 < len(listener.output[1, 0]) < 1_500_000
         assert resident(pid) < 16 << 20
         listener.hearing = True
         listener.had(listener.numbers[-1])
-        await asyncio.to_thread(listener.listen, 30.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert listener.output[1, 0] == b"y\n" * 10_000_000
         assert listener.numbers == list(range(1, len(listener.numbers) + 1))
 
@@ -335,10 +336,10 @@ async def test_no_byte_is_lost_or_doubled_however_often_the_agent_goes_and_whate
     async with attempt(place) as (host, _):
         await keepers_of(host).start(KEY, shell(f"seq 1 {count}; exit 4", ranks=2))
         had, lines, ended = 0, {0: b"", 1: b""}, dict[int, tuple[int, int]]()
-        for _ in range(200):
+        while True:
             listener = await Listener.connect(host, KEY, hearing=False)
             await asyncio.to_thread(listener.listen, chance.choice((0.0, 0.005, 0.02)))
-            await asyncio.to_thread(listener.listen, 5.0, until="numbers")
+            await asyncio.to_thread(listener.listen, until="numbers")
             assert listener.state["first"] <= had + 1, "what was not acknowledged is kept"
             fresh = [number for number in listener.numbers if number > had]
             assert fresh == list(range(had + 1, had + 1 + len(fresh)))
@@ -360,32 +361,52 @@ async def test_no_byte_is_lost_or_doubled_however_often_the_agent_goes_and_whate
 async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_agent_and_runner(place: Path) -> None:
     witness = place / "witness"
     async with attempt(place, swept=False) as (host, _):
-        asked = shell(f"echo x >> {witness}; sleep 1; echo done; exit 6")
+        asked = shell(f"echo x >> {witness}; while ! test -e {place}/go; do sleep 0.05; done; echo done; exit 6")
         first = await keepers_of(host).start(KEY, asked)
         os.kill(host.runner_client.pid, signal.SIGKILL)
         assert await keepers_of(host).start(KEY, asked) == first
     async with machine(place) as (host, _):
         await host.attempts()
         assert await keepers_of(host).start(KEY, asked) == first
+        (place / "go").touch()
         listener = await Listener.connect(host, KEY)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         assert (listener.output, listener.ended, witness.read_text()) == ({(1, 0): b"done\n"}, {0: (6, 0)}, "x\n")
         Listener.close_all()
 
 
-async def test_signals_reach_the_ranks_and_an_end_comes_by_term_and_after_the_grace_by_kill(place: Path) -> None:
-    async with attempt(place) as (host, _):
-        await keepers_of(host).start(KEY, shell("trap 'echo usr1' USR1; trap 'echo term' TERM; while :; do sleep 0.05; done", ranks=2))
-        listener = await Listener.connect(host, KEY)
-        await asyncio.to_thread(listener.listen, 0.3)
+LOOP = "while :; do sleep 0.05; done"
+DEAF = f"trap '' TERM; echo ready; {LOOP}"
+
+
+async def ready(host: LinuxHost, asked: dict[str, Any]) -> Listener:
+    """Starts a launch, and waits until each of its ranks has said that it is ready."""
+    await keepers_of(host).start(KEY, asked)
+    listener = await Listener.connect(host, KEY, asked["number"])
+    await asyncio.to_thread(listener.listen, until=lambda: listener.said_by_all(len(asked["ranks"]), b"ready\n"))
+    return listener
+
+
+async def test_signals_reach_the_ranks_and_an_end_comes_by_term(place: Path) -> None:
+    async with attempt(place, grace_seconds=3600) as (host, _):
+        text = f"trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo ready; {LOOP}"
+        listener = await ready(host, shell(text, ranks=2))
         listener.send(frames.SIGNAL, frames.encode_signal(signal.SIGUSR1))
-        await asyncio.to_thread(listener.listen, 0.3)
-        assert [listener.output[1, rank] for rank in (0, 1)] == [b"usr1\n"] * 2
+        await asyncio.to_thread(listener.listen, until=lambda: listener.said_by_all(2, b"ready\nusr1\n"))
+        assert listener.said_by_all(2, b"ready\nusr1\n")
+        listener.send(frames.END)
+        await asyncio.to_thread(listener.listen, until="done")
+        assert listener.said_by_all(2, b"ready\nusr1\nterm\n")
+        assert listener.ended == {0: (5, 0), 1: (5, 0)}
+
+
+async def test_ranks_that_pass_over_term_are_killed_after_the_grace(place: Path) -> None:
+    async with attempt(place, grace_seconds=0.5) as (host, _):
+        listener = await ready(host, shell(DEAF, ranks=2))
         begun = time.monotonic()
         listener.send(frames.END)
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
-        assert 0.4 < time.monotonic() - begun < 5
-        assert b"term\n" in listener.output[1, 0]
+        await asyncio.to_thread(listener.listen, until="done")
+        assert time.monotonic() - begun > 0.4
         assert listener.ended == {0: (137, 9), 1: (137, 9)}
 
 
@@ -401,7 +422,7 @@ async def test_the_ranks_of_a_keeper_that_is_killed_are_killed_and_removed(place
         pid, _ = await keepers_of(host).start(KEY, shell("setsid sleep 300 & exec sleep 300", ranks=2))
         listener = await Listener.connect(host, KEY)
         os.kill(pid, signal.SIGKILL)
-        await asyncio.to_thread(listener.listen, 10.0, until="closed")
+        await asyncio.to_thread(listener.listen, until="closed")
         assert (listener.closed, listener.done) == (True, None)
         assert await keepers_of(host).end_launch(KEY, 1) is None
         assert left(host) == []
@@ -412,18 +433,32 @@ async def test_the_ranks_of_a_keeper_that_is_killed_are_killed_and_removed(place
 # the end of the attempt
 
 
-async def test_the_end_of_the_script_ends_its_launches_by_term_and_then_by_kill_and_nothing_is_left(place: Path) -> None:
-    async with attempt(place, entrypoint="sh -c 'while ! test -e end; do sleep 0.05; done'", workdir=str(place)) as (host, ends):
-        await keepers_of(host).start(KEY, shell(f"trap 'echo t >> {place}/term; exit 5' TERM; while :; do sleep 0.05; done"))
-        await keepers_of(host).start(KEY, shell("trap '' TERM; while :; do sleep 0.05; done", number=2))
-        listener = await Listener.connect(host, KEY)
+HELD = "sh -c 'while ! test -e end; do sleep 0.05; done'"
+"""A script that ends once there is a file `end` in its directory."""
+
+
+async def test_the_end_of_the_script_ends_its_launches_by_term_and_nothing_is_left(place: Path) -> None:
+    async with attempt(place, entrypoint=HELD, workdir=str(place), grace_seconds=3600) as (host, ends):
+        listener = await ready(host, shell(f"trap 'echo t >> {place}/term; exit 5' TERM; echo ready; {LOOP}"))
         (place / "end").touch()
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        await asyncio.to_thread(listener.listen, until="done")
         record = await ends.record()
         assert [task.code for task in record.tasks] == [0]
         assert (listener.ended, (place / "term").read_text()) == ({0: (5, 0)}, "t\n")
         assert host.scopes.whole(KEY) == []
-        told = await keepers_of(host).end_launch(KEY, 2)
+        await host.forget(KEY)
+        assert host.scopes.standing_scopes() == []
+
+
+async def test_the_end_of_the_script_kills_launches_that_pass_over_term_and_nothing_is_left(place: Path) -> None:
+    async with attempt(place, entrypoint=HELD, workdir=str(place), grace_seconds=0.5) as (host, ends):
+        await keepers_of(host).start(KEY, shell(f"trap '' TERM; touch {place}/deaf; {LOOP}"))
+        await until((place / "deaf").exists)
+        (place / "end").touch()
+        record = await ends.record()
+        assert [task.code for task in record.tasks] == [0]
+        assert host.scopes.whole(KEY) == []
+        told = await keepers_of(host).end_launch(KEY, 1)
         assert told is not None
         assert told["ranks"][0][:3] == [0, 137, 9], "a keeper that nobody heard has written down what it knew"
         await host.forget(KEY)
@@ -463,21 +498,22 @@ IDLE: dict[str, Any] = {"tasks": 0, "node": "n2", "nodes": ("n1", "n2"), "rank_o
 
 
 async def test_a_node_without_tasks_gives_its_ranks_term_and_is_over_once_they_have_ended(place: Path) -> None:
-    async with attempt(place, **IDLE) as (host, ends):
-        await keepers_of(host).start(KEY, shell(f"trap 'sleep 0.4; echo t > {place}/term; exit 0' TERM; while :; do sleep 0.05; done"))
-        listener = await Listener.connect(host, KEY)
-        await asyncio.to_thread(listener.listen, 0.2)
+    async with attempt(place, **IDLE, grace_seconds=3600) as (host, ends):
+        dying = f"echo term; while ! test -e {place}/go; do sleep 0.05; done; echo t > {place}/term; exit 0"
+        listener = await ready(host, shell(f"trap '{dying}' TERM; echo ready; {LOOP}"))
         assert await host.terminate(KEY, STOPPED)
+        await asyncio.to_thread(listener.listen, until=lambda: listener.said_by_all(1, b"ready\nterm\n"))
         assert ends.none()
-        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        (place / "go").touch()
+        await asyncio.to_thread(listener.listen, until="done")
         record = await ends.record()
         assert (record.tasks, record.failure, (place / "term").read_text()) == ((), "", "t\n")
         assert host.scopes.whole(KEY) == []
 
 
 async def test_a_node_without_tasks_kills_ranks_that_pass_over_term_also_those_that_an_earlier_agent_started(place: Path) -> None:
-    async with attempt(place, swept=False, **IDLE) as (host, _):
-        await keepers_of(host).start(KEY, shell("trap '' TERM; while :; do sleep 0.05; done", ranks=3))
+    async with attempt(place, swept=False, **IDLE, grace_seconds=3600) as (host, _):
+        await ready(host, shell(DEAF, ranks=3))
     async with machine(place) as (host, ends):
         (known,) = await host.attempts()
         assert (known.alive, known.populated) == (True, True)
@@ -491,11 +527,11 @@ async def test_a_node_without_tasks_kills_ranks_that_pass_over_term_also_those_t
         assert host.scopes.standing_scopes() == []
 
 
-async def test_a_node_without_tasks_and_without_ranks_is_over_at_once(place: Path) -> None:
-    async with attempt(place, **IDLE) as (host, ends):
+async def test_a_node_without_tasks_and_without_ranks_is_over_without_a_grace(place: Path) -> None:
+    async with attempt(place, **IDLE, grace_seconds=3600) as (host, ends):
         assert (await ran(host, shell("true"))).ended == {0: (0, 0)}
         assert await host.terminate(KEY, STOPPED)
-        assert (await ends.record(within=1.0)).tasks == ()
+        assert (await ends.record()).tasks == ()
 
 
 # where ranks run
@@ -504,7 +540,6 @@ async def test_a_node_without_tasks_and_without_ranks_is_over_at_once(place: Pat
 async def test_ranks_share_tmp_shared_memory_and_message_queues_with_the_script_and_with_each_other(place: Path) -> None:
     script = "#!/bin/sh\necho one > /tmp/own; echo two > /dev/shm/own; ipcmk -Q > /tmp/queue; sleep 300\n"
     async with attempt(place, script=script, private_tmp=True) as (host, _):
-        await asyncio.sleep(0.5)
         text = "while ! test -s /tmp/queue; do sleep 0.05; done; cat /tmp/own /dev/shm/own; ipcs -q | grep -c nobody"
         listener = await ran(host, shell(text, ranks=2))
         assert listener.output == {(1, 0): b"one\ntwo\n1\n", (1, 1): b"one\ntwo\n1\n"}
@@ -521,9 +556,6 @@ async def test_a_rank_runs_on_the_processors_that_it_is_given(place: Path) -> No
         assert (await ran(host, asked)).output == {(1, 0): b"Cpus_allowed_list:\t%d\n" % cpu}
 
 
-DEAF = "trap '' TERM; while :; do sleep 1; done"
-
-
 async def until_noted(host: LinuxHost) -> None:
     """Waits until the script's end is noted; the launch that it has left is then told to end, and does not."""
     await until((host.journal.run_directory(KEY) / durable.CLOSED).exists)
@@ -531,11 +563,11 @@ async def until_noted(host: LinuxHost) -> None:
 
 
 async def test_a_shim_killed_while_it_waits_for_launches_has_told_the_code_of_its_script(place: Path) -> None:
-    async with attempt(place, script=f"#!/bin/sh\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 5\n", grace_seconds=30) as (
+    async with attempt(place, script=f"#!/bin/sh\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 5\n", grace_seconds=3600) as (
         host,
         ends,
     ):
-        await keepers_of(host).start(KEY, shell(DEAF))
+        (await ready(host, shell(DEAF))).close()
         running = host.journal.claimed(KEY)
         assert running is not None
         (place / "go").touch()
@@ -547,8 +579,8 @@ async def test_a_shim_killed_while_it_waits_for_launches_has_told_the_code_of_it
 
 async def test_an_agent_that_finds_all_of_an_attempt_killed_tells_the_code_of_its_script(place: Path) -> None:
     script = f"#!/bin/sh\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 6\n"
-    async with attempt(place, swept=False, script=script, grace_seconds=30) as (host, _):
-        await keepers_of(host).start(KEY, shell(DEAF))
+    async with attempt(place, swept=False, script=script, grace_seconds=3600) as (host, _):
+        (await ready(host, shell(DEAF))).close()
         (place / "go").touch()
         await until_noted(host)
         host.close()

@@ -17,13 +17,15 @@ from lattice.errors import NotFound, Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.host.linux import LinuxHost
 from tests.unit.agent.launch_listener import Listener, keepers_of, shell
-from tests.unit.agent.machine import UID, has_cgroups, machine, needs_root, open_directory, work
+from tests.unit.agent.machine import UID, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [
     pytest.mark.root, pytest.mark.faults, needs_root(), pytest.mark.skipif(not has_cgroups(), reason="launches need cgroups"),
 ]  # fmt: skip
 KEY = Key(UID, 1)
 LAUNCHES, AT_ONCE, RANKS, LINES = 30, 6, 3, 2000
+KILLED_EVERY = 10
+"""Launches between two kills of the runner, at most."""
 
 
 @pytest.fixture
@@ -43,7 +45,11 @@ class Torment:
         self.over = False
 
     async def launch(self, number: int) -> None:
-        """Starts one, hears it however often it is cut off, and removes it; one that was harmed has its end, too."""
+        """Starts one, hears it however often it is cut off, and removes it; one that was harmed has its end, too.
+
+        It waits until there were enough kills, however fast the machine is.
+        """
+        await until(lambda: self.kills["runner"] >= number // KILLED_EVERY)
         code = number % 200
         text = f"echo {number}-$R >> {self.witness}; seq 1 {LINES}; sleep 0.0{self.random.randrange(10)}; exit {code}"
         asked = shell(text, number=number)
@@ -107,7 +113,6 @@ class Torment:
                 self.kills[whom] += 1
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_no_rank_begins_twice_no_byte_and_no_code_is_lost_and_nothing_is_left(place: Path, seed: int) -> None:
     async with machine(place) as (host, ends):
@@ -133,7 +138,7 @@ async def test_no_rank_begins_twice_no_byte_and_no_code_is_lost_and_nothing_is_l
         assert set(begun.values()) <= {1}
         whole = {f"{number}-{rank}" for number in range(1, LAUNCHES + 1) if number not in run.harmed for rank in range(RANKS)}
         assert whole <= begun.keys()
-        assert run.kills["runner"] > 0, "nobody was killed"
+        assert run.kills["runner"] >= LAUNCHES // KILLED_EVERY
         await host.kill(KEY)
         await ends.next()
         assert host.scopes.whole(KEY) == []
@@ -141,7 +146,6 @@ async def test_no_rank_begins_twice_no_byte_and_no_code_is_lost_and_nothing_is_l
         assert host.scopes.standing_scopes() == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(4))
 async def test_an_attempt_that_ends_at_any_moment_leaves_no_rank_no_keeper_and_no_scope(place: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -35,7 +35,7 @@ async def test_one_that_waits_while_the_other_ends_has_it_then(tmp_path: Path) -
 async def waiting(directory: Path, clock: ManualClock) -> asyncio.Future[None]:
     """One that has found the directory taken, and sleeps."""
     second = asyncio.ensure_future(enter(directory, clock))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not clock.sleepers:  # it opens the directory in a thread, which the manual clock does not wait for
             await clock.settle()
     return second

@@ -21,14 +21,14 @@ import pytest
 from lattice.errors import Rejected
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
-from lattice_agent.host import facts
+from lattice_agent.host import facts, processes
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import hold, namespaces
 from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord
 from lattice_agent.state.log_store import LogReader
 from tests.squashfs import described, make_image, needs_mksquashfs
-from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, Ends, await_nothing, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [
     pytest.mark.root, needs_root(), needs_mksquashfs(), pytest.mark.skipif(not has_cgroups(), reason="needs cgroup v2"),
@@ -99,11 +99,7 @@ def held(place: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left(place: Path, images: Path) -> Iterator[None]:
     yield
-    for _ in range(200):
-        if not loops(place, images) and not held(place):
-            break
-        subprocess.run(["sleep", "0.02"], check=True)
-    assert (loops(place, images), held(place)) == (set(), [])
+    assert await_nothing(lambda: [*loops(place, images), *held(place)]) == []
     seen = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " squashfs " in line and place.name in line]
     assert seen == [], "the machine sees none of the mounts"
 
@@ -466,15 +462,18 @@ def pid_of_hold(host: LinuxHost) -> int:
 @pytest.mark.parametrize("whom", ["hold", "runner", "nobody"])
 @pytest.mark.parametrize("when", ["prepared", "running"])
 async def test_whoever_is_killed_no_code_is_lost_and_nothing_is_left(targets: Path, images: Path, whom: str, when: str) -> None:
-    ours = shell(f"cat {targets}/one/file; sleep 0.5; cat {targets}/one/file; exit 7", uenv=f"{images}/plain.squashfs:{targets}/one")
+    text = f"cat {targets}/one/file; while ! test -e {targets}/go; do sleep 0.05; done; cat {targets}/one/file; exit 7"
+    ours = shell(text, uenv=f"{images}/plain.squashfs:{targets}/one")
     async with machine(targets) as (host, ends):
         await host.prepare(ours)
         if when == "running":
             await host.start(ours)
             await until(lambda: printed(host))
         if whom != "nobody":
-            os.kill(pid_of_hold(host) if whom == "hold" else host.runner_client.pid, signal.SIGKILL)
-            await asyncio.sleep(0.1)
+            pid = pid_of_hold(host) if whom == "hold" else host.runner_client.pid
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: processes.state(pid) in ("", "Z"))
+        (targets / "go").touch()
         if (whom, when) == ("hold", "prepared"):
             with pytest.raises(Rejected) as error:
                 await host.start(ours)
@@ -490,7 +489,7 @@ async def test_whoever_is_killed_no_code_is_lost_and_nothing_is_left(targets: Pa
 
 @pytest.mark.parametrize("started", [False, True], ids=["prepared", "running"])
 async def test_an_agent_that_follows_finds_the_process_and_ends_it(targets: Path, images: Path, started: bool) -> None:
-    ours = shell("sleep 0.5; exit 7", uenv=f"{images}/plain.squashfs:{targets}/one")
+    ours = shell(f"while ! test -e {targets}/go; do sleep 0.05; done; exit 7", uenv=f"{images}/plain.squashfs:{targets}/one")
     async with machine(targets, swept=False) as (host, _):
         await host.prepare(ours)
         if started:
@@ -504,6 +503,7 @@ async def test_an_agent_that_follows_finds_the_process_and_ends_it(targets: Path
             await host.prepare(ours)
             assert pid_of_hold(host) != pid
             await host.start(ours)
+        (targets / "go").touch()
         assert (await ends.record()).tasks[0].code == 7
         await host.clear(KEY)
         assert host.scopes.standing_scopes() == []
@@ -511,7 +511,7 @@ async def test_an_agent_that_follows_finds_the_process_and_ends_it(targets: Path
 
 async def test_a_shim_that_is_killed_ends_the_work_and_leaves_no_mount(targets: Path, images: Path) -> None:
     async with machine(targets) as (host, ends):
-        ours = shell("sleep 60", uenv=f"{images}/plain.squashfs:{targets}/one")
+        ours = shell("sleep 300", uenv=f"{images}/plain.squashfs:{targets}/one")
         await host.prepare(ours)
         os.kill((await host.start(ours)).pid, signal.SIGKILL)
         assert (await ends.next())[1] is None

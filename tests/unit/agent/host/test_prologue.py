@@ -93,7 +93,7 @@ def journal_in(directory: Path) -> Journal:
 
 
 def prologue(journal: Journal, effects: Effects) -> Prologue:
-    return Prologue(effects.steps(), DyingNotes(journal, effects), Threads("the disk", count=1, within=10.0), SystemClock())
+    return Prologue(effects.steps(), DyingNotes(journal, effects), Threads("the disk", count=1, within=120.0), SystemClock())
 
 
 async def test_steps_run_in_order_give_variables_and_are_undone_in_reverse(tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ async def test_each_moment_shows_the_steps_that_have_begun_with_the_bytes_that_s
     images = PrologueStep("images", bring, leave, brought=lambda _: BroughtBytes(3, 10))
     journal = journal_in(tmp_path)
     steps = Prologue(
-        [PrologueStep("scope", bring, leave), images], StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock()
+        [PrologueStep("scope", bring, leave), images], StepJournal(journal), Threads("the disk", count=1, within=120.0), SystemClock()
     )
     assert shown() == []
     await steps.carry_out(work())
     assert shown() == [("scope", "done", 0, 0), ("images", "done", 0, 0)]
-    follower = Prologue(steps.steps, StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock())
+    follower = Prologue(steps.steps, StepJournal(journal), Threads("the disk", count=1, within=120.0), SystemClock())
     await follower.carry_out(work())
     assert [one.state for one in follower.progress(key())] == ["done", "done"], "what an earlier agent has done is shown, too"
     await steps.undo(key())
@@ -163,7 +163,7 @@ async def test_a_step_that_is_interrupted_is_undone_and_nothing_is_noted_after_t
         undone.append("hang")
 
     journal = journal_in(tmp_path)
-    steps = Prologue([PrologueStep("hang", hang, undo)], StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock())
+    steps = Prologue([PrologueStep("hang", hang, undo)], StepJournal(journal), Threads("the disk", count=1, within=120.0), SystemClock())
     call = asyncio.get_running_loop().create_task(steps.carry_out(work()))
     await begun.wait()
     call.cancel()
@@ -182,7 +182,10 @@ async def test_a_step_that_is_refused_leaves_the_later_ones_alone(tmp_path: Path
 
     first, _, last = effects.steps()
     steps = Prologue(
-        [first, PrologueStep("refused", refuse), last], StepJournal(journal_in(tmp_path)), Threads("d", count=1, within=10.0), SystemClock()
+        [first, PrologueStep("refused", refuse), last],
+        StepJournal(journal_in(tmp_path)),
+        Threads("d", count=1, within=120.0),
+        SystemClock(),
     )
     with pytest.raises(Rejected):
         await steps.carry_out(work())

@@ -41,7 +41,7 @@ async def started(described: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """The shim's answer, and its exit record."""
     client, kept = RunnerClient(), Path(described["directory"], durable.EXIT)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             answer = await client.request({"op": "start", "launch": described})
             assert "lost" not in answer
             await until(kept.exists)
@@ -96,7 +96,7 @@ async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of
     described, client = launch(tmp_path), RunnerClient()
     with full_after_a_claim(Path(described["run_directory"])):
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 answer = await client.request({"op": "start", "launch": described})
         finally:
             client.close()
@@ -108,7 +108,7 @@ async def test_a_shim_that_fails_before_another_takes_the_right_writes_no_end(tm
     described, client = launch(tmp_path), RunnerClient()
     replace_by_file(described["run_directory"])  # no claim can be made there, by nobody yet
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             answer = await client.request({"op": "start", "launch": described})
     finally:
         client.close()
@@ -123,7 +123,7 @@ def root_files() -> list[tuple[str, int]]:
 async def test_a_request_that_breaks_leaves_no_file_in_the_root_directory() -> None:
     client, before = RunnerClient(), root_files()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert await client.request({"op": "probe"}) == {"lost": True}
     finally:
         client.close()

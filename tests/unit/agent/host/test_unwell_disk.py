@@ -20,8 +20,9 @@ from lattice.errors import Retry
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.linux import LinuxHost
+from lattice_agent.host.watch import SHIM_SECONDS, SURVIVAL_SECONDS
 from lattice_agent.work.mpi_launchers import file_names
-from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, AheadClock, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
@@ -102,8 +103,8 @@ async def start(host: LinuxHost, script: str) -> None:
     await host.start(ours)
 
 
-async def code_of(ends: Ends, within: float = 20.0) -> tuple[int, int]:
-    [task] = (await ends.record(within)).tasks
+async def code_of(ends: Ends) -> tuple[int, int]:
+    [task] = (await ends.record()).tasks
     return task.code, task.signal
 
 
@@ -149,9 +150,9 @@ async def test_host_files_on_a_read_only_disk_hinder_no_end_and_are_removed_late
             assert not any(path.exists() for path in kept)
 
 
-async def until_flaw(host: LinuxHost, sentence: str, within: float = 20.0) -> None:
+async def until_flaw(host: LinuxHost, sentence: str) -> None:
     """Waits until the host says this of its disk."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(90):
         while not (found := await host.flaw()).endswith(sentence) or bool(found) != bool(sentence):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -172,39 +173,48 @@ async def test_what_was_prepared_on_a_disk_that_became_read_only_is_ended_and_ne
 async def test_nobody_takes_the_room_of_an_exit_record(place: Path) -> None:
     with disk_below(place / "state", "8m") as disk:
         async with machine(place) as (host, ends):
-            await start(host, "#!/bin/sh\necho on\nsleep 0.5\nexit 3\n")
+            await start(host, f"#!/bin/sh\necho on\nwhile [ ! -e {place}/go ]; do sleep 0.05; done\nexit 3\n")
             with filled(disk):
                 (host.journal.run_directory(KEY)).rename(place / "moved")  # so that only the disk can keep it
+                (place / "go").touch()
                 assert await code_of(ends) == (3, 0)
                 assert (host.journal.directory(KEY) / "exit").exists()
 
 
 async def test_a_disk_that_does_not_answer_keeps_no_order_from_the_work(place: Path) -> None:
+    clock = AheadClock()
     with freezable_disk(place, place / "state") as disk:
-        async with machine(place) as (host, ends):
+        async with machine(place, clock=clock, disk_seconds=3600) as (host, ends):  # who waits for it waits till it is thawed
             await start(host, "#!/bin/sh\nexec sleep 300\n")
             with frozen(disk):
-                began = time.monotonic()
                 assert await host.flaw() == ""
                 await host.terminate(KEY, STOPPED)
-                await until(lambda: host.scopes.work(KEY) == [], within=5)
-                assert time.monotonic() - began < 5
-                await until(lambda: (host.journal.run_directory(KEY) / "exit").exists(), within=5)
-                await until_flaw(host, "has not answered for 10 s")
+                await until(lambda: host.scopes.work(KEY) == [])
+                await until(lambda: (host.journal.run_directory(KEY) / "exit").exists())
+                clock.ahead += 3600
+                await until_flaw(host, "has not answered for 3600 s")
             await until_flaw(host, "")
             assert await code_of(ends) == (143, 15)
 
 
+async def kill_and_wait(host: LinuxHost, clock: AheadClock, seconds: float) -> None:
+    """Kills the work, and lets so much time pass then."""
+    await host.kill(KEY)
+    await asyncio.sleep(0)  # it is looked after from now on
+    clock.ahead += seconds
+
+
 async def test_a_stopped_shim_is_killed_once_its_work_is_gone_and_the_kernel_knew_the_exit(place: Path) -> None:
-    async with machine(place) as (host, ends):
+    clock = AheadClock()
+    async with machine(place, clock=clock) as (host, ends):
         ours = work(script="#!/bin/sh\nexec sleep 300\n")
         await host.prepare(ours)
         running = await host.start(ours)
         os.kill(running.pid, signal.SIGSTOP)
         await host.terminate(KEY, STOPPED)
         await until(lambda: not host.scopes.work(KEY))
-        await host.kill(KEY)
-        key, record = await ends.next(30)
+        await kill_and_wait(host, clock, SHIM_SECONDS)
+        key, record = await ends.next()
         assert record is not None
         assert (key, [(task.code, task.signal) for task in record.tasks]) == (KEY, [(143, signal.SIGTERM)])
         assert not host.scopes.populated(KEY)
@@ -213,18 +223,19 @@ async def test_a_stopped_shim_is_killed_once_its_work_is_gone_and_the_kernel_kne
 async def test_what_survives_kill_stays_held_and_is_named_until_it_is_gone(place: Path) -> None:
     with freezable_disk(place, place / "disk") as disk:
         disk.chmod(0o777)
-        async with machine(place) as (host, ends):
+        clock = AheadClock()
+        async with machine(place, clock=clock) as (host, ends):
             await start(host, f"#!/bin/bash\nwhile sleep 0.1; do echo on >> {disk}/out; done\n")
             await until(lambda: (disk / "out").exists())
             with frozen(disk):
                 await until(lambda: [processes.state(pid) for pid in host.scopes.work(KEY)] == ["D"])
-                await host.kill(KEY)
-                await until(lambda: host.survivors(), within=30)
+                await kill_and_wait(host, clock, SURVIVAL_SECONDS)
+                await until(host.survivors)
                 assert ends.none()
                 with pytest.raises(Retry, match="still has"):
                     await host.forget(KEY)
                 assert "survived KILL" in host.survivors()[KEY]
                 assert "state D" in host.survivors()[KEY]
-            await ends.next(30)
+            await ends.next()
             assert host.survivors() == {}
             await host.forget(KEY)

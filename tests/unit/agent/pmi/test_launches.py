@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -20,7 +21,7 @@ from lattice_agent.standalone.keeper_link import UNHEARD_EXCHANGE_BYTES
 from lattice_agent.standalone.pmi.exchange import FENCE, NodeExchange
 from lattice_agent.standalone.pmi.hub import Hub
 from tests.mpi import programs
-from tests.unit.agent.launch_listener import Listener, keepers_of, launch
+from tests.unit.agent.launch_listener import PATIENCE, Listener, keepers_of, launch
 from tests.unit.agent.machine import UID, has_cgroups, machine, needs_root, open_directory, work
 
 
@@ -168,7 +169,7 @@ async def test_a_rank_that_fails_ends_the_launch_on_all_nodes(nodes: list[list[i
 
 
 async def test_a_rank_that_ends_without_a_word_breaks_a_fence_that_others_wait_in() -> None:
-    script = 'if [ $PMI_RANK = 0 ]; then printf "cmd=init pmi_version=1 pmi_subversion=1\\ncmd=barrier_in\\n" >&$PMI_FD; exec sleep 60; fi'
+    script = 'if [ $PMI_RANK = 0 ]; then printf "cmd=init pmi_version=1 pmi_subversion=1\\ncmd=barrier_in\\n" >&$PMI_FD; exec sleep 300; fi'
     async with attempt() as (host, _):
         listeners, hub = await ran(host, [[0], [1]], "/bin/bash", "-c", script)
         assert hub.failure is not None
@@ -200,10 +201,10 @@ async def test_a_rank_exchanges_no_more_while_nothing_of_it_is_acknowledged() ->
         await keepers_of(host).start(KEY, asked("lattice-fences-1-0", ("/usr/bin/python3", "-c", FENCES), nodes, 0))
         listener = await Listener.connect(host, KEY, hearing=False)
 
-        async def exchange(seconds: float) -> int:
-            """Meets the rank in its fences for a while; returns how many bytes it has given."""
+        async def exchange(enough: float = math.inf, seconds: float = PATIENCE) -> int:
+            """Meets the rank in its fences until it has given so many bytes, or for a while; returns how many it has given."""
             given, end = 0, time.monotonic() + seconds
-            while time.monotonic() < end and not listener.done:
+            while given < enough and time.monotonic() < end and not listener.done:
                 await asyncio.to_thread(listener.listen, 0.05, until="exchanged")
                 other.join_round(FENCE, 1)
                 replies = [reply for payload in other.outgoing for reply in hub.receive(1, payload)]
@@ -214,9 +215,10 @@ async def test_a_rank_exchanges_no_more_while_nothing_of_it_is_acknowledged() ->
                     other.receive(reply) if to else listener.send(frames.EXCHANGED, reply)
             return given
 
-        held = await exchange(4.0)
+        held = await exchange(UNHEARD_EXCHANGE_BYTES)
+        held += await exchange(seconds=1.0)
         assert UNHEARD_EXCHANGE_BYTES <= held < UNHEARD_EXCHANGE_BYTES + (3 << 20)
         listener.hearing = True
         listener.had(listener.numbers[-1])
-        assert held + await exchange(20.0) > 12 * 128 * 16000
+        assert held + await exchange() > 12 * 128 * 16000
         assert listener.ended == {0: (0, 0)}

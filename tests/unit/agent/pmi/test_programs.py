@@ -66,7 +66,6 @@ def test_mpi4py_meets() -> None:
 def test_a_rank_that_fails_takes_the_launch_along(words: tuple[object, ...], failure: str) -> None:
     outcome = launch([[0, 1], [2, 3]], programs.ring(), *words)
     assert outcome.failure.startswith(failure), outcome
-    assert outcome.seconds < 30
 
 
 @libpmi2
