@@ -12,6 +12,7 @@ SEED ?= 1
 FAULT_KILLS ?= 1000
 FUZZ_MESSAGES ?= 1000000
 FUZZ_CLIENTS ?= 1000
+FUZZ_STREAMS ?= 100000
 BENCH_FLAGS ?=
 # Faults at the steps of one agent, which need no control plane and so run side by side.
 STEPS := tests/faults/test_steps.py
@@ -26,7 +27,7 @@ STAMP := $(VENV)/.lattice-installed
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) FUZZ_MESSAGES=$(FUZZ_MESSAGES) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
+	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) FUZZ_MESSAGES=$(FUZZ_MESSAGES) FUZZ_STREAMS=$(FUZZ_STREAMS) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
 
 setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it, in the versions of constraints.txt (only when they changed)
 
@@ -71,7 +72,7 @@ test: setup ## What decides whether a change lands: check, contract, a core of e
 
 test-all: setup ## Everything: all e2e, every fault but the long run's, virtual machines, pyright, random properties, strict warnings
 	@dev/packages --guests
-	$(BIN)/python -m tests.gate all
+	LATTICE_FUZZ_STREAMS=$(FUZZ_STREAMS) $(BIN)/python -m tests.gate all
 
 test-noise: setup ## Unit, contract and core e2e tests on a machine made busy and jerky: 45 minutes
 	$(BIN)/python -m tests.gate noise
@@ -95,6 +96,7 @@ faults: setup ## The long fault run: every fault at steps, FAULT_KILLS kills, pa
 fuzz: setup ## A million broken messages each over PMI and over the frames of launches, from SEED; then srun under sanitizers against a hostile agent
 	$(BIN)/python -m tests.unit.agent.pmi.fuzz $(FUZZ_MESSAGES) $(SEED)
 	$(BIN)/python -m tests.unit.agent.launches.fuzz $(FUZZ_MESSAGES) $(SEED)
+	LATTICE_FUZZ_STREAMS=$(FUZZ_STREAMS) $(BIN)/pytest tests/unit/agent/launches/test_frames.py --timeout 0 $(PYTEST_FLAGS)
 	LATTICE_FUZZ_CLIENTS=$(FUZZ_CLIENTS) $(BIN)/pytest tests/unit/srun/test_sanitized.py --timeout 0 $(PYTEST_FLAGS)
 
 .PHONY: guest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from math import ceil
 from ssl import SSLContext
@@ -42,15 +43,15 @@ class Listening:
 
 async def serve(
     app: web.Application, address: str, context: SSLContext, *, on_listen: Callable[[str, int], None], cancel_abandoned: bool = False,
-    bounds: Bounds = USUAL,
+    bounds: Bounds = USUAL, now: Callable[[], float] = time.monotonic,
 ) -> None:  # fmt: skip
     """Serves on `HOST:PORT` until cancelled; calls `on_listen` with the host and port it listens on (port 0 asks for any).
 
-    With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds` limits clients. Raises Rejected when the address cannot
-    be had.
+    With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds` limits clients, whose idle seconds are those of `now`.
+    Raises Rejected when the address cannot be had.
     """
     host, port = split_address(address)
-    connections = Connections(bounds)
+    connections = Connections(bounds, now)
     app.middlewares.insert(0, connections.middleware)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=cancel_abandoned)
     await runner.setup()

@@ -99,7 +99,7 @@ class LaunchRun:
         self._released = asyncio.Event()
         self._abandoned = self._cut_short = self._unwritten = False
         self._told: ClientSide | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._client_away: float | None = None
         self._end: bytes | None = {GRACE: b"", KILL: AT_ONCE}.get(record.ending)
         self._signalled: dict[int, tuple[float, float]] = {}
         self._clients_refused = 0
@@ -172,10 +172,14 @@ class LaunchRun:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _keep_time(self) -> None:
-        """Ends the launch when its time is over, or some time after its first rank's end, as its rules ask; watches its fences."""
+        """Ends the launch when its time is over, or some time after its first rank's end, as its rules ask, or once its client was away
+        for a minute; watches its fences.
+        """
         kept = False
         while True:
             await self._clock.sleep(LOOK_SECONDS)
+            if self._client_away is not None and self._clock.monotonic() - self._client_away >= CLIENT_SECONDS:
+                self.abandon()
             kept = kept or self._keep_rules()
             self._watch_fences()
             if self._unwritten:
@@ -479,9 +483,7 @@ class LaunchRun:
         """Serves a client until it leaves; `had`: by place, the last frame that it has written out. It takes an older client's place."""
         if self._client is not None:
             self._client.cut_off()
-        if self._patience is not None:
-            self._patience.cancel()
-        self._client, self._room = client, -1
+        self._client, self._room, self._client_away = client, -1, None
         client.limit(client_side.NEWS_BYTES)
         client.drained = self._send_kept
         client.send(frames.ACCEPTED, frames.encode_accepted(self.record.number, len(self.parts), interrupts))
@@ -657,14 +659,7 @@ class LaunchRun:
 
     def _watch_for_client(self) -> None:
         """Gives the launch up if no client has come for a minute, counted from now."""
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = asyncio.get_running_loop().call_later(CLIENT_SECONDS, self._abandon_without_client)
-
-    def _abandon_without_client(self) -> None:
-        """Gives the launch up unless a client is there."""
-        if self._client is None:
-            self.abandon()
+        self._client_away = self._clock.monotonic()
 
     def cancel(self, why: str) -> None:
         """Ends the launch as somebody asks for it: TERM, grace, KILL; its client is told."""

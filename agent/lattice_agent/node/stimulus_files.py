@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -153,12 +154,19 @@ class FollowedFile:
         """How many events are in this file or the ones before it."""
         self._size = 0
         """Bytes of the present file; 0: none was begun."""
+        self._appending = threading.Lock()
+        """The rest is written once its follower is cancelled, whose thread may be writing."""
 
     def append(self, header: Header, segments: Sequence[Segment]) -> None:
         """Appends the events since the last call, in a new file once the limit is reached; marks events that the log dropped as a gap.
 
         Raises OSError; the next call then writes these events again.
         """
+        with self._appending:
+            self._append_unwritten(header, segments)
+
+    def _append_unwritten(self, header: Header, segments: Sequence[Segment]) -> None:
+        """Appends what is not in the file yet. Raises OSError."""
         unwritten = [segment for segment in segments if segment.first + len(segment.stimuli) > self._written]
         if not unwritten:
             return

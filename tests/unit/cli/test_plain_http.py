@@ -34,7 +34,7 @@ def asked(answer: bytes, body: bytes | None = None, **headers: str) -> Iterator[
     server = threading.Thread(target=serve)
     server.start()
     try:
-        ours.settimeout(10)
+        ours.settimeout(60)
         yield exchange(ours, "GET" if body is None else "POST", "gateway:8443", "/v1/status", headers, body), heard
     finally:
         ours.close()

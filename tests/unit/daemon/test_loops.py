@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import ssl
 import struct
@@ -28,7 +29,7 @@ def dying() -> Iterator[tuple[tuple[str, int], threading.Semaphore]]:
             with contextlib.suppress(OSError):
                 while True:
                     connection, _ = server.accept()
-                    may.acquire(timeout=10)
+                    may.acquire(timeout=60)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     connection.close()
 
@@ -50,7 +51,7 @@ def test_a_connection_that_its_peer_resets_at_once_leaves_no_socket_that_would_c
         one.setblocking(False)
         await loop.sock_connect(one, address)
         may_reset.release()
-        await asyncio.sleep(0.005)  # the reset is here
+        assert select.select([one], [], [], 60)[0], "the reset is here"
         with contextlib.suppress(OSError):
             transport, _ = await loop.create_connection(asyncio.Protocol, sock=one, ssl=context, server_hostname=name)
             transport.abort()

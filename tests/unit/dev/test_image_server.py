@@ -40,7 +40,7 @@ def test_a_pull_may_go_on_where_it_broke_off(tmp_path: Path, content: str) -> No
     (tmp_path / "file").write_bytes(held)
     answers = image_server.uenv("bench", "1", {"v1": held if content == "bytes" else tmp_path / "file"})
     with serving(answers, "127.0.0.1") as server:
-        connection = http.client.HTTPConnection(server.host, timeout=10)
+        connection = http.client.HTTPConnection(server.host, timeout=60)
         path = f"/v2/{image_server.UENV_ROOT}/bench/1/blobs/sha256:{hashlib.sha256(held).hexdigest()}"
         for asked, status, expected in (("", 200, held), ("bytes=123456-", 206, held[123456:])):
             connection.request("GET", path, headers={"Range": asked} if asked else {})

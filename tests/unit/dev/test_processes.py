@@ -10,13 +10,13 @@ from lattice_dev import processes
 from lattice_dev.processes import Launcher, ProcessId
 from lattice_dev.waiting import HostClock, wait_until
 
-SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 STUBBORN = [
     sys.executable,
     "-I",
     "-S",
     "-c",
-    "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)",
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)",
 ]
 
 

@@ -31,6 +31,22 @@ API = "lattice.dev/v1alpha1"
 PATH = "/v1/namespaces/physics/allocations/job/logs"
 
 
+class Silence:
+    """Never answers, and counts who waits: now, and at most."""
+
+    def __init__(self) -> None:
+        self.waiting = self.most = 0
+
+    async def wait(self) -> None:
+        """Waits until the caller gives up."""
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+
+
 class FakeAgent(AgentServicer):
     """Sends the chunks it is given; `script` gets each request and yields chunks."""
 
@@ -40,7 +56,7 @@ class FakeAgent(AgentServicer):
         self.callers: list[str] = []
         self.steps: list[pb.StepProgress] = []
         self.report = pb.NodeReport()
-        self.silent = False
+        self.silence: Silence | None = None
         self.launches: list[pb.LaunchesReport] = []
         self.asked_launches: list[pb.ReadLaunchesRequest] = []
         self.ended_launches: list[pb.EndLaunchRequest] = []
@@ -88,8 +104,8 @@ class FakeAgent(AgentServicer):
     async def ReadNode(self, request: pb.ReadNodeRequest, context: Any) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protocol's name
         """The report that it was given; a silent agent never answers."""
         del request, context
-        if self.silent:
-            await asyncio.Event().wait()
+        if self.silence is not None:
+            await self.silence.wait()
         yield self.report
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protocol's name
@@ -165,7 +181,7 @@ class World:
             yield response
 
     async def records(self, query: str = "", **options: Any) -> list[dict[str, Any]]:
-        async with asyncio.timeout(20), self.get(PATH + query, **options) as response:
+        async with asyncio.timeout(60), self.get(PATH + query, **options) as response:
             body = await response.read()
             assert response.status == 200, body
             return [json.loads(line) for line in body.splitlines()]
@@ -199,7 +215,7 @@ async def started(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
     async with asyncio.TaskGroup() as group:
         found.gateway = build(settings, Outside(cluster, clock))
         task = group.create_task(found.gateway.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             found.port = (await found.gateway.listening.address)[1]
         yield found
         task.cancel()
@@ -274,7 +290,7 @@ async def test_following_waits_for_a_pending_one_and_ends_with_the_work(world: W
     await world.agent("n1", script)
     await world.allocation()
     assert (await world.refusal())[:2] == (409, "NotStarted")
-    async with asyncio.timeout(20), world.get(PATH + "?follow=true") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=true") as response:
         assert world.metric("lattice_api_active_streams", stream_type="logs") == 1
         await world.status(**RUNNING)
         assert json.loads(await response.content.readline())["text"] == "begun"
@@ -289,7 +305,7 @@ async def test_following_goes_on_with_the_next_attempt(world: World) -> None:
     await world.agent("n1", says("first"))
     await world.agent("n2", says("second"))
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
         assert json.loads(await response.content.readline())["text"] == "first"
         await world.status(attempt=2, nodes="", attempts=[{"attempt": 1, "nodes": "n1"}], conditions={"Scheduled": "False"})
         await world.status(attempt=2, nodes="n2", conditions={"Scheduled": "True"})
@@ -313,7 +329,7 @@ async def test_a_lost_connection_is_taken_up_where_it_broke(world: World) -> Non
 
     agent = await world.agent("n1", script)
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1&tail=5") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1&tail=5") as response:
         lines = [json.loads(await response.content.readline())["text"] for _ in range(3)]
         assert lines == ["one", "two", "three"]
         await world.status(**DONE)
@@ -334,14 +350,14 @@ async def test_an_attempt_that_the_node_does_not_know_yet_is_waited_for(world: W
 
     await world.agent("n1", script)
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
         assert json.loads(await response.content.readline())["stream"] == "stderr"
 
 
 async def test_a_deleted_allocation_ends_the_stream(world: World) -> None:
     await world.agent("n1", says("one"))
     await world.allocation()
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
         await world.cluster.delete(ALLOCATIONS, "job", "physics")
         assert json.loads(await response.content.readline()) == {"end": True}
 
@@ -358,7 +374,7 @@ async def test_a_reader_that_leaves_frees_the_agent(world: World) -> None:
 
     await world.agent("n1", script)
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with world.get(PATH + "?follow=1") as response:
             assert b"begun" in await response.content.readline()
             assert not left.is_set(), "the agent goes on while somebody reads"
@@ -377,7 +393,7 @@ async def test_a_slow_reader_slows_the_agent_down(world: World) -> None:
 
     await world.agent("n1", script)
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
         await response.content.readline()
         before = -1
         while before != sent:
@@ -484,7 +500,7 @@ async def test_a_node_that_goes_down_is_named_while_it_is_followed(world: World)
 
     await world.agent("n1", script)
     await world.allocation(**RUNNING)
-    async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+    async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
         assert json.loads(await response.content.readline())["partial"] is True
         await world.cluster.patch(NODES, "n1", {"status": {"state": "Down"}}, subresource="status")
         await world.servers[0].stop(None)
@@ -503,7 +519,7 @@ async def test_a_right_that_is_taken_away_ends_a_long_stream(tmp_path: Path) -> 
     async with started(tmp_path, clock) as world:
         await world.agent("n1", script)
         await world.allocation(**RUNNING)
-        async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+        async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
             assert json.loads(await response.content.readline())["text"] == "begun"
             await clock.run_for(301)
             world.cluster.grants.clear()
@@ -524,7 +540,7 @@ async def followed(tmp_path: Path) -> AsyncIterator[tuple[World, ManualClock, Ca
     async with started(tmp_path, clock) as world:
         await world.agent("n1", script)
         await world.allocation(**RUNNING)
-        async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+        async with asyncio.timeout(60), world.get(PATH + "?follow=1") as response:
 
             async def record() -> Any:
                 return json.loads(await response.content.readline())

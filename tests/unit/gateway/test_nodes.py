@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from lattice.errors import Denied, Retry
 from lattice.ledger.plans import PlanRow
 from lattice.views import Node
 from lattice_agent.cluster.work_source import GatewayWorkSource
+from lattice_dev import ports
 from lattice_dev.pki import Authority, Identity
 from lattice_gateway import nodes
 from lattice_gateway.metrics import Metrics
@@ -73,24 +74,41 @@ class Net:
         return placed
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where nobody else listens or connects from."""
+    with ports.claimed(1) as (port,):
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def nobodys() -> Iterator[str]:
+    """Where nobody listens."""
+    with ports.claimed(1) as (port,):
+        yield f"127.0.0.1:{port}"
+
+
+async def listening(address: str) -> None:
+    """Until a gateway listens there."""
+    host, _, port = address.partition(":")
+    async with asyncio.timeout(60):
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex((host, int(port))) == 0:
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def answered(works: GatewayWorkSource, node_name: str, placed: PlanRow) -> str:
     """The script, once the gateway listens."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return str((await works.find_work(node_name, placed)).work.spec.script)
-        except Retry:
-            assert time.monotonic() < deadline
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Retry):
+                return str((await works.find_work(node_name, placed)).work.spec.script)
 
 
-async def test_a_node_is_answered_for_itself_alone(tmp_path: Path) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_a_node_is_answered_for_itself_alone(tmp_path: Path, address: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with net.gateway(address), net.asking("lattice:agent:n1", address) as works:
         assert "# job" in await answered(works, "n1", placed)
@@ -101,8 +119,8 @@ async def test_a_node_is_answered_for_itself_alone(tmp_path: Path) -> None:
     assert net.metrics.requests.labels("GetWork", "PERMISSION_DENIED")._value.get() == 1
 
 
-async def test_a_process_of_hollow_nodes_speaks_for_hollow_nodes_only(tmp_path: Path) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_a_process_of_hollow_nodes_speaks_for_hollow_nodes_only(tmp_path: Path, address: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with net.gateway(address), net.asking("lattice:hollow", address) as works:
         assert "# job" in await answered(works, "n2", placed)
@@ -111,8 +129,8 @@ async def test_a_process_of_hollow_nodes_speaks_for_hollow_nodes_only(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["lattice:gateway", "lattice:scheduler", "alice", "lattice:agent:n3"])
-async def test_nobody_else_is_answered(tmp_path: Path, name: str) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_nobody_else_is_answered(tmp_path: Path, address: str, name: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with net.gateway(address), net.asking("lattice:agent:n1", address) as works, net.asking(name, address) as other:
         await answered(works, "n1", placed)
@@ -120,8 +138,8 @@ async def test_nobody_else_is_answered(tmp_path: Path, name: str) -> None:
             await other.find_work("n1", placed)
 
 
-async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Path) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Path, address: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with net.gateway(address), net.asking("lattice:agent:n1", address) as works:
         await answered(works, "n1", placed)
@@ -130,8 +148,8 @@ async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Pat
             await works.find_work("n1", placed)
 
 
-async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path, address: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with (
         net.gateway(address), net.asking("lattice:agent:n1", address) as works,
@@ -142,17 +160,18 @@ async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -
             await forged.find_work("n2", placed)
 
 
-async def test_another_server_is_not_taken_for_a_gateway(tmp_path: Path) -> None:
-    net, address = Net(tmp_path), free_address()
+async def test_another_server_is_not_taken_for_a_gateway(tmp_path: Path, address: str) -> None:
+    net = Net(tmp_path)
     placed = await net.work()
     async with net.gateway(address, name="lattice:agent:n9", host="n9"), net.asking("lattice:agent:n1", address) as works:
+        await listening(address)
         with pytest.raises(Retry) as caught:
             await works.find_work("n1", placed)
         assert caught.value.reason == "GatewayAway"
 
 
-async def test_another_gateway_answers_when_one_is_away(tmp_path: Path) -> None:
-    net, there, away = Net(tmp_path), free_address(), free_address()
+async def test_another_gateway_answers_when_one_is_away(tmp_path: Path, address: str, nobodys: str) -> None:
+    net, there, away = Net(tmp_path), address, nobodys
     placed = await net.work()
     async with net.asking("lattice:agent:n1", away, there) as works:
         with pytest.raises(Retry) as caught:

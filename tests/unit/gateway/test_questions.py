@@ -122,13 +122,13 @@ class Site:
     leads: bool = True
 
     async def get(self, path: str, *, user: str = "alice") -> tuple[int, dict[str, Any]]:
-        async with asyncio.timeout(20), self.world.get(path, user=user) as response:
+        async with asyncio.timeout(60), self.world.get(path, user=user) as response:
             return response.status, json.loads(await response.read())
 
     async def post(self, body: object, *, user: str = "alice") -> tuple[int, dict[str, Any]]:
         trust = ssl.create_default_context(cadata=self.world.authority.pem)
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
             session.post(
                 f"https://localhost:{self.world.port}/v1/plan", ssl=trust, json=body, headers={"Authorization": f"Bearer {user}-token"}
@@ -142,7 +142,7 @@ class Site:
         if client is not None:
             trust.load_cert_chain(client.certificate, client.key)
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
             session.get(f"https://127.0.0.1:{self.port}/v1/queue?user=alice", ssl=trust, server_hostname="lattice-scheduler") as response,
         ):
@@ -181,7 +181,7 @@ async def scheduler(world: World) -> AsyncIterator[Site]:
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             made.port = await listening
         yield made
         task.cancel()
@@ -370,7 +370,7 @@ async def test_the_gateway_asks_nobody_but_the_scheduler(site: Site) -> None:
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await site.lease(url=f"https://127.0.0.1:{await listening}")
         status, body = await site.get("/v1/queue")
         task.cancel()

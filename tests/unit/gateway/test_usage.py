@@ -53,7 +53,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def ask(world: World, path: str, user: str) -> tuple[int, dict[str, Any]]:
-    async with asyncio.timeout(20), world.get(path, user=user) as response:
+    async with asyncio.timeout(60), world.get(path, user=user) as response:
         return response.status, json.loads(await response.read())
 
 

@@ -312,7 +312,7 @@ async def test_two_schedulers_under_faults_never_give_a_node_twice(seed: int) ->
         await stored(cluster)
     for leader in leaders[:-1]:
         leader.task.cancel()
-    await asyncio.wait_for(leaders[-1].committer.propose(Limits("other", 1, 1)), 10)
+    await asyncio.wait_for(leaders[-1].committer.propose(Limits("other", 1, 1)), 60)
     status = await stored(cluster)
     assert status.tenants["physics"].used_nodes <= 30
     leaders[-1].committer.book.validate()

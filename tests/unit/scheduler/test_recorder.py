@@ -61,7 +61,7 @@ class Recording:
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Wait for the thread that writes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not done():  # noqa: ASYNC110 - a thread is waited for, no task
                 await asyncio.sleep(0.005)
 

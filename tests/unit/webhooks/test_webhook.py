@@ -103,7 +103,7 @@ async def started(directory: Path) -> AsyncIterator[Running]:
     webhook = build(settings, Outside(cluster, clock))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(webhook.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             _, port = await webhook.listening.address
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:

@@ -10,12 +10,38 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from lattice.daemon.clock import ManualClock
 from lattice.errors import NotFound, Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.launches.client_side import ClientProcess, ClientSide
 from lattice_agent.launches.interface import AttemptHere
 from lattice_agent.standalone import frames
 from lattice_agent.standalone.frames import Decoder, Frame
+
+TICK_SECONDS = 0.005
+
+
+class PassingClock(ManualClock):
+    """A clock that passes while a test waits, and only then: a machine that is held up lets no time pass, and a test sets it forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stands = False
+
+    async def tick(self) -> None:
+        """Lets time pass, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if not self._stands:
+                self.advance(TICK_SECONDS)
+
+    async def run_for(self, seconds: float) -> None:
+        """Advances by exactly so much, step by step."""
+        self._stands = True
+        try:
+            await super().run_for(seconds)
+        finally:
+            self._stands = False
 
 
 @dataclass
@@ -191,7 +217,7 @@ class FakeClient:
 
     async def until(self, kind: int, *, acknowledge: bool = True) -> Frame:
         """The next frame of this type; what came before it is noted, and acknowledged."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 while self.frames:
                     frame = self.frames.pop(0)

@@ -59,7 +59,7 @@ connection.set_inheritable(True)
 print("connected", flush=True)
 if sys.argv[2] == "leaves":
     os.fork() and os._exit(0)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -101,14 +101,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
     directory = tmp_path / ("d" * 120)
     directory.mkdir()
     with socket_server.listen(directory) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
         here = Place(directory, listener, root, f"/{root.relative_to(found[0])}")
         yield here
     (root / "cgroup.kill").write_text("1")
     for process in here.processes:
         process.kill()
         process.communicate()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while root.exists() and time.monotonic() < until:
         remove_tree(root)
         time.sleep(0.05)

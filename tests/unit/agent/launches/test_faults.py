@@ -15,22 +15,21 @@ from typing import Any
 
 import pytest
 
-from lattice.daemon.clock import SystemClock
+from lattice.daemon.clock import ManualClock, SystemClock
 from lattice.errors import Denied, NotFound, Rejected, Retry
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import NODES
 from lattice_agent.attempts import Key
-from lattice_agent.launches import head, launch_run, links, topology
+from lattice_agent.launches import head, links, topology
 from lattice_agent.launches.head import AttemptLaunches, HeadTools
 from lattice_agent.launches.interface import AttemptHere
 from lattice_agent.launches.launch_run import LaunchRun
 from lattice_agent.launches.links import PeerLink
-from lattice_agent.launches.member import KeeperRelay
 from lattice_agent.launches.record import STARTED, LaunchRecord, NodePlaces, RecordStore
 from lattice_agent.launches.service import LaunchService, RunningAttempts
 from lattice_agent.peers.interface import UNSERVED, ByteStream, LaunchOrder
 from lattice_agent.standalone import frames
-from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, Pipe
+from tests.unit.agent.launches.fakes import FakeAttempts, FakeClient, FakeKeepers, FakeStream, PassingClock, Pipe
 from tests.unit.agent.launches.test_head import KEY, Agent, finished, until, work
 
 
@@ -123,7 +122,7 @@ class Site:
     attempts: FlawedAttempts = field(default_factory=FlawedAttempts)
     peers: MemoryPeers = field(default_factory=MemoryPeers)
     nodes: tuple[str, ...] = ("n1",)
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: PassingClock = field(default_factory=PassingClock)
 
     def with_nodes(self, *others: str) -> Site:
         """The same with other nodes."""
@@ -137,6 +136,7 @@ class Site:
             tools = HeadTools("n1", self.keepers, self.peers, self.attempts, self.clock, group)
             agent = Agent(AttemptLaunches(work(nodes=self.nodes), RecordStore(self.directory), tools), group)
             agent.head.adopt()
+            group.create_task(self.clock.tick())
             try:
                 yield agent
             finally:
@@ -248,7 +248,7 @@ async def test_a_signal_reaches_each_node_once_however_often_the_way_there_break
         await until(lambda: signals(there, 0) == [10])
         site.peers.away.add("n2")
         site.peers.cut()
-        await asyncio.sleep(0.2)
+        await site.clock.run_for(0.2)
         await client.send(frames.SIGNAL, frames.encode_signal(12))
         await until(lambda: signals(site.keepers, 0) == [10, 12])
         site.peers.away.clear()
@@ -266,74 +266,76 @@ async def called(site: Site, agent: Agent, request: bytes) -> FakeClient:
     return client
 
 
-async def test_a_client_that_came_back_has_a_minute_anew_when_it_is_cut_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 1.0)
+async def test_a_client_that_came_back_has_a_minute_anew_when_it_is_cut_again(site: Site) -> None:
     async with site.agent() as agent:
         client = await called(site, agent, b"r" * 16)
         await client.leave()
-        await asyncio.sleep(0.4)
+        await site.clock.run_for(24.0)
         client = await called(site, agent, b"r" * 16)
-        await asyncio.sleep(0.4)
+        await site.clock.run_for(24.0)
         await client.leave()
-        await asyncio.sleep(0.6)  # the first minute is over
+        await site.clock.run_for(36.0)  # the first minute is over
         client = await called(site, agent, b"r" * 16)
+        await site.clock.run_for(61.0)  # it stays for longer than it may be away
         site.exit(0)
         assert await finished(client) == 0
         await until(agent.head.is_idle)
 
 
-async def test_a_client_that_comes_back_to_a_launch_that_was_given_up_is_told_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 0.1)
+async def test_a_client_that_comes_back_to_a_launch_that_was_given_up_is_told_so(site: Site) -> None:
     async with site.agent() as agent:
         client = await called(site, agent, b"r" * 16)
         keeper = site.keepers.keepers[0]
         keeper.heeds_end = False  # its ranks take their time to end
         await client.leave()
+        await site.clock.run_for(59.0)
+        assert frames.END not in {frame.kind for frame in keeper.heard}
+        await site.clock.run_for(2.0)
         await until(lambda: frames.END in {frame.kind for frame in keeper.heard})
         client = await called(site, agent, b"r" * 16)
         keeper.exit(0)
-        assert await refused(client) == (1, "the launch was ended: its srun was away for 0.1 s; start it again")
+        assert await refused(client) == (1, "the launch was ended: its srun was away for 60 s; start it again")
         await until(agent.head.is_idle)
         late = agent.call("sleep", "9", request=b"r" * 16)
         assert (await refused(late))[0] == 1
 
 
-async def test_a_client_that_comes_back_late_to_a_launch_that_has_ended_by_itself_hears_its_end(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch_run, "CLIENT_SECONDS", 0.3)
+async def test_a_client_that_comes_back_late_to_a_launch_that_has_ended_by_itself_hears_its_end(site: Site) -> None:
     async with site.agent() as agent:
         client = await called(site, agent, b"r" * 16)
         await client.leave()
         site.exit(0)
+        await site.clock.run_for(61.0)
         await until(agent.head.is_idle)
         assert await finished(agent.call("sleep", "9", request=b"r" * 16)) == 0
 
 
-async def test_a_launch_waits_for_a_node_whose_agent_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "SAY_SECONDS", 0.1)
+async def test_a_launch_waits_for_a_node_whose_agent_is_started_again(site: Site) -> None:
     site.with_nodes("n2").peers.away.add("n2")
     async with site.agent() as agent:
         client = agent.call("-N", "1", "-n", "1", "true")
+        await site.clock.run_for(head.SAY_SECONDS + head.LONGEST_PAUSE)
         await client.until(frames.SAY)
         assert "waiting: node n2" in client.said
         site.peers.away.clear()
+        await site.clock.run_for(head.LONGEST_PAUSE)
         await client.until(frames.ACCEPTED)
         await until(lambda: 0 in site.keepers.keepers and site.keepers.keepers[0].connection is not None)
         site.keepers.keepers[0].exit(0)
         assert await finished(client) == 0
 
 
-async def test_a_launch_does_not_wait_for_a_node_that_serves_none_nor_for_longer_than_a_minute(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_launch_does_not_wait_for_a_node_that_serves_none_nor_for_longer_than_a_minute(site: Site) -> None:
     site.with_nodes("n2").peers.away.add("n2")
     async with site.agent() as agent:
         site.peers.reason = UNSERVED
         assert "n2 cannot take part" in (await refused(agent.call("true")))[1]
         site.peers.reason = ""
-        monkeypatch.setattr(head, "AWAY_SECONDS", 0.3)
-        assert "n2 cannot take part" in (await refused(agent.call("true")))[1]
+        client = agent.call("true")
+        await site.clock.run_for(head.AWAY_SECONDS - 1.0)
+        assert not agent.head.is_idle()
+        await site.clock.run_for(1.0 + head.LONGEST_PAUSE)
+        assert "n2 cannot take part" in (await refused(client))[1]
 
 
 class CountingKeepers(FakeKeepers):
@@ -347,11 +349,11 @@ class CountingKeepers(FakeKeepers):
 
 
 async def test_a_second_call_for_a_launch_takes_the_place_of_the_first(tmp_path: Path) -> None:
-    keepers, attempts = CountingKeepers(), FakeAttempts()
+    keepers, attempts, clock = CountingKeepers(), FakeAttempts(), ManualClock()
     attempts.here[KEY] = AttemptHere(work(node="n2", nodes=("n1", "n2")), 1)
     service = LaunchService(
         "n2", directory=tmp_path, srun=tmp_path, root="/", run_directory=lambda key: tmp_path, keepers=keepers, attempts=attempts,
-        peers=MemoryPeers(), clock=SystemClock(),
+        peers=MemoryPeers(), clock=clock,
     )  # fmt: skip
     start = frames.encode(frames.LAUNCH, json.dumps({"number": 3, "ranks": [{"rank": 0}]}).encode())
     calls = list[asyncio.Task[None]]()
@@ -360,33 +362,12 @@ async def test_a_second_call_for_a_launch_takes_the_place_of_the_first(tmp_path:
         there.data.put_nowait(first)
         calls.append(asyncio.ensure_future(service.keep_launch("n1", LaunchOrder(KEY, 3), FakeStream(there, Pipe()))))
         await until(lambda: keepers.connections >= len(calls))
-    await asyncio.sleep(0.3)
+    await until(calls[0].done)
+    await clock.run_for(60.0)
     assert (keepers.connections, [call.done() for call in calls]) == (2, [True, False])
     calls[1].cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     keepers.close()
-
-
-class DroppingKeepers(FakeKeepers):
-    """Keepers of a node that drop every connection."""
-
-    connections = 0
-
-    async def connect(self, key: Key, number: int) -> socket.socket:
-        self.connections += 1
-        ours, theirs = socket.socketpair()
-        ours.close()
-        theirs.setblocking(False)
-        return theirs
-
-
-async def test_an_agent_pauses_longer_and_longer_where_a_keeper_drops_its_connections() -> None:
-    keepers = DroppingKeepers()
-    running = asyncio.ensure_future(KeeperRelay(keepers, KEY, 3, lambda frame: None, SystemClock()).run(None))
-    await asyncio.sleep(0.5)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert 2 <= keepers.connections < 10
 
 
 async def test_a_client_that_waits_and_comes_again_waits_on_also_where_its_former_call_still_stands(site: Site) -> None:

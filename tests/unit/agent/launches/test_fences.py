@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from lattice.daemon.clock import SystemClock
 from lattice_agent.launches.fence_watch import FenceWatch, silence_sentence
 from lattice_agent.launches.links import PeerLink
 from lattice_agent.launches.node_part import NodePart
@@ -21,15 +19,6 @@ from tests.unit.agent.launches.test_faults import MemoryPeers, Site
 from tests.unit.agent.launches.test_head import KEY, Agent, finished, until
 
 OWED = {(FENCE, 0): frozenset({1})}
-
-
-class AheadClock(SystemClock):
-    """The machine's clock, which a test sets forward."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
 
 
 def parts(*up: bool) -> list[NodePart]:
@@ -84,17 +73,11 @@ def test_the_sentence_names_nodes_time_and_option() -> None:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """The head n1 and the node n2, whose clock a test sets forward."""
-    here = Site(tmp_path, clock=AheadClock()).with_nodes("n2")
+    """The head n1 and the node n2."""
+    here = Site(tmp_path).with_nodes("n2")
     yield here
     for keepers in (here.keepers, *here.peers.keepers.values()):
         keepers.close()
-
-
-def ahead(site: Site, seconds: float) -> None:
-    """So much time passes."""
-    assert isinstance(site.clock, AheadClock)
-    site.clock.ahead += seconds
 
 
 async def started(site: Site, agent: Agent) -> FakeClient:
@@ -131,11 +114,9 @@ async def test_a_node_that_is_silent_in_a_fence_ends_the_launch_everywhere_and_i
         here, there = site.keepers.keepers[0], site.peers.keepers["n2"].keepers[0]
         enter(here, 0)
         cut(site)
-        await asyncio.sleep(1.1)
-        ahead(site, 58.0)
-        await asyncio.sleep(0.7)
+        await site.clock.run_for(59.5)
         assert not was_ended(here)
-        ahead(site, 2.0)
+        await site.clock.run_for(2.0)
         assert await finished(client) == 137
         assert "node n2 has not been heard for 60 s" in client.said
         assert was_ended(here)
@@ -152,8 +133,7 @@ async def test_a_silent_node_that_was_given_up_is_ended_by_the_next_agent(site: 
         there = site.peers.keepers["n2"].keepers[0]
         enter(site.keepers.keepers[0], 0)
         cut(site)
-        await asyncio.sleep(1.1)
-        ahead(site, 61.0)
+        await site.clock.run_for(62.0)
         assert await finished(client) == 137
     site.peers.away.clear()
     async with site.agent():
@@ -166,9 +146,9 @@ async def test_a_node_that_is_silent_while_nobody_waits_for_it_harms_no_launch(s
         client = await started(site, agent)
         here, there = site.keepers.keepers[0], site.peers.keepers["n2"].keepers[0]
         cut(site)
-        await asyncio.sleep(0.7)
-        ahead(site, 1000.0)
-        await asyncio.sleep(1.2)
+        await site.clock.run_for(1.0)
+        site.clock.advance(1000.0)
+        await site.clock.run_for(1.0)
         assert not was_ended(here)
         site.peers.away.clear()
         await until(lambda: there.connection is not None)
@@ -182,13 +162,12 @@ async def test_a_node_whose_ranks_are_late_is_asked_for_their_names_and_waited_f
         client = await started(site, agent)
         here, there = site.keepers.keepers[0], site.peers.keepers["n2"].keepers[0]
         enter(here, 0)
-        await asyncio.sleep(1.1)
-        ahead(site, 61.0)
+        await site.clock.run_for(62.0)
         await until(lambda: any(b"late" in frame.payload for frame in there.heard if frame.kind == frames.EXCHANGED))
         (question,) = [unpack(frame.payload) for frame in there.heard if frame.kind == frames.EXCHANGED and b"late" in frame.payload]
         assert question == {"late": FENCE, "round": 0, "seconds": 60.0}
-        ahead(site, 1000.0)
-        await asyncio.sleep(1.1)
+        site.clock.advance(1000.0)
+        await site.clock.run_for(1.0)
         assert not was_ended(here)
         enter(there, 1)
         for keeper in (here, there):

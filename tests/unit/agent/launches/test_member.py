@@ -17,7 +17,7 @@ from tests.unit.agent.machine import until
 async def test_the_number_of_a_launch_is_the_one_of_its_order() -> None:
     keepers, heard = FakeKeepers(), list[Frame]()
     relay = KeeperRelay(keepers, Key(uid(1), 1), 3, heard.append, SystemClock())
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(relay.run({"number": 9, "ranks": [{"rank": 0}]}))
         await until(lambda: bool(heard))
         assert (keepers.started, heard[0].kind) == ([3], frames.STATE)

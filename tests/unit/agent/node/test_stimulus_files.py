@@ -66,7 +66,7 @@ async def test_a_signal_writes_every_node_that_keeps_something_again_and_again(t
     await asyncio.sleep(0)
     for count in (5, 6):
         os.kill(os.getpid(), signal.SIGUSR1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "n1").exists():  # noqa: ASYNC110 - files tell nobody
                 await asyncio.sleep(0.01)
         assert len(decode((tmp_path / "n1").read_bytes(), "n1")) == count + 2
@@ -102,7 +102,10 @@ async def test_followed_events_are_all_in_the_file_in_order_and_replay(tmp_path:
     for at in range(7):
         node.machine.handle(Tick(), 10.0 + at)
         await clock.run_for(1.0)
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while not clock.sleepers:  # noqa: ASYNC110 - a thread writes meanwhile, and tells nobody
+                await asyncio.sleep(0.005)
+        assert f"{at + 2} events replayed" in told(tmp_path / "n1")[1]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     code, text = told(tmp_path / "n1")
@@ -205,7 +208,7 @@ async def test_a_machine_that_breaks_a_promise_is_told_of_once_and_its_story_is_
         await site.clock.run_for(3 * BEAT)
         site.agents["n1"].post(Tick())
         site.agents["n1"].post(Tick())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "stimuli" / "n1").exists():  # noqa: ASYNC110 - files tell nobody
                 await asyncio.sleep(0.01)
         attempt.starts = 1
