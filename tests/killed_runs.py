@@ -24,6 +24,8 @@ DIRECTORIES: Final = "lattice-host-"
 """How the directories of tests below the machine's temporary directory begin."""
 _held: Final = list[int]()
 """Descriptors of locks, open until this process ends."""
+RUN: Final = uuid.uuid4().hex[:8]
+"""What names of this process's own objects and files hold: process ids come again."""
 
 
 def instance_name(purpose: str) -> str:

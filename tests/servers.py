@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from lattice_dev import ports
-from tests.e2e.waiting import PATIENCE
+from tests.e2e.waiting import patient
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("etcd", "kube-apiserver")
@@ -177,7 +177,7 @@ def _established(crd: Any) -> bool:
 
 def until(predicate: Any, what: str, *, within: float) -> None:
     """Wait until the predicate holds; fail naming what was waited for. `within`: seconds on a quiet machine, as in tests/e2e."""
-    within *= PATIENCE
+    within = patient(within)
     end = time.monotonic() + within
     last: object = None
     while time.monotonic() < end:

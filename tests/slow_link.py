@@ -1,4 +1,4 @@
-"""A link to a server that carries a few bytes at a time: for what must be interrupted amid a transfer."""
+"""A link to a server that carries a few bytes at a time, or none: for what must be interrupted amid a transfer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ CHUNK = 16384
 
 
 class SlowLink:
-    """Passes connections to a server on; while `slow`, its answers come at some KiB a second."""
+    """Passes connections to a server on; while `slow`, its answers come at some KiB a second, and while `still`, no more of them come."""
 
     def __init__(self, listener: socket.socket, host: str, port: int) -> None:
         self.slow = threading.Event()
+        self.still = threading.Event()
         self._listener, self._target = listener, (host, port)
 
     @property
@@ -44,6 +45,8 @@ class SlowLink:
             while data := source.recv(CHUNK):
                 if answers and self.slow.is_set():
                     time.sleep(0.2)
+                while answers and self.still.is_set():
+                    time.sleep(0.05)
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

@@ -278,8 +278,8 @@ class Instance:
         """Returns the Prometheus text that a daemon exports now, read with a scraper's token; raises Denied where the daemon refuses."""
         port, kubectl = self.site().ports[f"{program}-metrics"], self.site().programs.path("kubectl")
         words = [kubectl, "--kubeconfig", str(self.kubeconfig()), "create", "token", "lattice-metrics", "--namespace=lattice-system"]
-        token = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
-        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=10)
+        token = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
         try:
             connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()

@@ -24,7 +24,7 @@ from lattice_dev.waiting import Clock
 PACKAGES: Final = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "scontrol", "scancel", "squeue", "sinfo")
 PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
-READY_SECONDS, END_SECONDS, LOOK_SECONDS = 30.0, 15.0, 0.1
+READY_SECONDS, END_SECONDS, LOOK_SECONDS = 120.0, 15.0, 0.1
 ASK_SECONDS: Final = 60.0
 KEY_BYTES: Final = 128
 

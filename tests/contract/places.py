@@ -14,7 +14,7 @@ from typing import Any
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig, load
 from lattice.kube.resources import Resource
-from tests.e2e.waiting import PATIENCE
+from tests.e2e.waiting import patient
 from tests.servers import ApiServer
 from tests.servers import until as wait_until
 
@@ -95,7 +95,7 @@ def compact(server: ApiServer) -> None:
 
 async def until(predicate: Callable[[], bool], *, within: float = 30.0, shows: Callable[[], object] = lambda: "") -> None:
     """Wait until the predicate holds; else fail with what was last seen. `within`: seconds on a quiet machine, as in tests/e2e."""
-    within *= PATIENCE
+    within = patient(within)
     deadline = time.monotonic() + within
     while not predicate():
         assert time.monotonic() < deadline, f"not within {within} s; last seen: {shows()}"

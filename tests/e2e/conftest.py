@@ -21,7 +21,10 @@ from lattice_dev.progress import terminal
 from lattice_dev.state import Options
 from lattice_dev.waiting import HostClock
 from tests.e2e.people import Person, person
+from tests.e2e.plane import Plane
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate, new_gate
+from tests.killed_runs import RUN, instance_name
 
 _numbers = itertools.count(1)
 NODE_MEMORY = 1 << 30
@@ -42,7 +45,7 @@ class Room:
 
 def new_instance(purpose: str, options: Options) -> Instance:
     """An instance with a name of its own, not yet up."""
-    return Instance(f"{purpose}-{os.getpid()}", options, progress=terminal(HostClock()))
+    return Instance(instance_name(purpose), options, progress=terminal(HostClock()))
 
 
 @contextlib.contextmanager
@@ -84,6 +87,43 @@ def admin(control_plane: Instance) -> Iterator[BlockingCluster]:
 
 
 @pytest.fixture(scope="session")
+def plane(control_plane: Instance, admin: BlockingCluster) -> Plane:
+    """The shared instance as it was when it came up."""
+    return Plane(control_plane, admin)
+
+
+def _shared(request: pytest.FixtureRequest) -> Plane | None:
+    """The plane, where the test uses the shared instance."""
+    names = set(request.fixturenames)
+    if request.scope == "module":
+        names = {name for item in request.session.items if item.path == request.path for name in getattr(item, "fixturenames", ())}
+    if "control_plane" not in names:
+        return None
+    found: Plane = request.getfixturevalue("plane")
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _configured_as_at_first(request: pytest.FixtureRequest) -> None:
+    if (plane := _shared(request)) is not None:
+        plane.reset()
+
+
+@pytest.fixture(autouse=True)
+def _whole(request: pytest.FixtureRequest, _configured_as_at_first: None) -> Iterator[None]:
+    plane = _shared(request)
+    with plane.kept() if plane is not None else contextlib.nullcontext():
+        yield
+
+
+@pytest.fixture
+def gate(control_plane: Instance) -> Iterator[Gate]:
+    """What work of this test waits for."""
+    with new_gate(control_plane) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def alice(control_plane: Instance) -> Path:
     """The kubeconfig of alice, a user of every test's tenant."""
     return control_plane.kubeconfig("alice")
@@ -95,14 +135,20 @@ def bob(control_plane: Instance) -> Path:
     return control_plane.kubeconfig("bob")
 
 
-@contextlib.contextmanager
-def room(admin: BlockingCluster) -> Iterator[Room]:
-    """A tenant that nobody else uses; its work is cancelled and deleted at the end."""
-    made = Room(f"t{os.getpid()}-{next(_numbers)}")
+def new_room(admin: BlockingCluster) -> Room:
+    """A tenant that nobody else uses, with its members' rights in force; it stays."""
+    made = Room(f"t{RUN}-{next(_numbers)}")
     for user in ("alice", "bob"):
         install.grant(admin, made.name, user, admin=False)
     until(Seen(lambda: admin.get(resources.TENANTS, made.name), _is_ready), within=20, what=f"tenant {made.name}")
     until(lambda: all(may_submit(admin, user, made.namespace) for user in ("alice", "bob")), within=20, what=f"rights in {made.name}")
+    return made
+
+
+@contextlib.contextmanager
+def room(admin: BlockingCluster) -> Iterator[Room]:
+    """A tenant that nobody else uses; its work is cancelled and deleted at the end."""
+    made = new_room(admin)
     yield made
     clear(admin, made.namespace)
     with contextlib.suppress(errors.Denied):  # its use is mirrored every few seconds: until then it counts as in use, and stays

@@ -21,7 +21,7 @@ from lattice.kube import kubeconfig
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice_dev.instance import Instance
-from tests.e2e.waiting import PATIENCE, Seen, until
+from tests.e2e.waiting import Seen, patient, until
 
 FINAL = ("Completed", "Failed", "Cancelled")
 
@@ -48,7 +48,7 @@ class Person:
     def terminal(self, columns: int, *words: str) -> str:
         """What lattice writes on a terminal of this width; fails the test on another exit code than 0."""
         ours, theirs = pty.openpty()
-        program, environ = str(Path(sys.executable).with_name("lattice")), {**self._environ(), "COLUMNS": str(columns)}
+        program, environ = str(Path(sys.executable).with_name("lattice")), {**self.environment(), "COLUMNS": str(columns)}
         streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": subprocess.PIPE}
         with subprocess.Popen([program, *words], **streams, text=True, env=environ, cwd=self._folder()) as running:
             os.close(theirs)
@@ -65,9 +65,12 @@ class Person:
         """The home directory, or the root where somebody has taken it away."""
         return self.home if self.home.is_dir() else Path("/")
 
-    def _environ(self) -> dict[str, str]:
-        """The environment of the programs."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
+    def environment(self) -> dict[str, str]:
+        """The environment of the programs; what they keep for themselves goes with the kubeconfig."""
+        own = self.kubeconfig.parent / "people" / self.kubeconfig.stem
+        folders = {"XDG_STATE_HOME": own / "state", "XDG_CACHE_HOME": own / "cache", "KUBECACHEDIR": own / "kube"}
+        known = {"KUBECONFIG": self.kubeconfig, "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **folders}
+        return {**os.environ, **{name: str(value) for name, value in known.items()}, **self.environ}
 
     def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -76,17 +79,17 @@ class Person:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60 * PATIENCE,
-            env=self._environ(),
+            timeout=patient(60),
+            env=self.environment(),
             cwd=cwd or self._folder(),
         )
         assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     def apply(
-        self, name: str, *, nodes: int | str = 1, walltime: str = "5m", ok: bool = True, **spec: Any
+        self, name: str, *, nodes: int | str = 1, walltime: str = "5m", ok: bool = True, dry_run: bool = False, **spec: Any
     ) -> subprocess.CompletedProcess[str]:
-        """kubectl apply of an Allocation of this namespace."""
+        """kubectl apply of an Allocation of this namespace; a dry run is judged, and leaves nothing."""
         lifecycle = {"walltime": walltime, "gracePeriod": "2s", **spec.pop("lifecycle", {})}
         resources = {"nodes": nodes, **spec.pop("resources", {})}
         body = {
@@ -95,7 +98,13 @@ class Person:
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {"resources": resources, "lifecycle": lifecycle, **spec},
         }
-        return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body), ok=ok)
+        how = ("--dry-run=server",) if dry_run else ()
+        return self.kubectl("apply", *how, "-f", "-", stdin=yaml.safe_dump(body), ok=ok)
+
+    def judged(self, words: str, **spec: Any) -> str:
+        """What the API server says of this work, once that has these words: the webhook reads a moment later what others have read."""
+        said = Seen(lambda: self.apply("judged", ok=False, dry_run=True, **spec).stderr, lambda text: words in text)
+        return str(until(said, within=15, every=0.2, what=words))
 
     def get(self, name: str) -> dict[str, Any]:
         """The object."""

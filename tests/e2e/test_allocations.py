@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEDGERS, NAMESPACES, NODE_INDEXES
 from lattice.ledger.verify import verify
@@ -12,19 +10,7 @@ from lattice.views.ledger import Ledger, NodeIndex
 from lattice_dev.instance import Instance
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
-
-
-def processes_with(word: str) -> list[int]:
-    """Processes of this machine whose command line has this word, zombies apart."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if word in (entry / "cmdline").read_text().replace("\0", " ") and ") Z " not in (entry / "stat").read_text():
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # it has just ended
-    return found
+from tests.e2e.work import processes_with
 
 
 def test_one_node_runs_as_the_user_and_ends_with_its_exit_code(me: Person) -> None:
@@ -49,11 +35,11 @@ def test_a_script_runs_once_on_the_head_node(me: Person) -> None:
     assert me.lattice("logs", "script").stdout.splitlines()[0].endswith(f"once on {head} of {','.join(expand_nodes(other))}")
 
 
-def test_one_failed_node_ends_the_others_and_decides_the_exit(me: Person) -> None:
+def test_one_failed_node_ends_the_others_and_decides_the_exit(me: Person, control_plane: Instance) -> None:
     me.apply("onefails", nodes=3, entrypoint="sh -c 'test $LATTICE_NODE_RANK = 1 && exit 9; exec sleep 4242.1'")
     status = me.ended("onefails")
     assert (status["phase"], status["exit"]["code"], status["exit"]["rank"]) == ("Failed", 9, 1)
-    assert processes_with("4242.1") == []
+    assert processes_with(control_plane, "4242.1") == []
 
 
 def test_a_signal_is_shown_as_128_and_its_number(me: Person) -> None:
@@ -62,36 +48,36 @@ def test_a_signal_is_shown_as_128_and_its_number(me: Person) -> None:
     assert (ended["code"], ended["signal"], ended["rank"]) == (139, 11, 0)
 
 
-def test_at_its_walltime_it_gets_term_grace_and_kill(me: Person) -> None:
+def test_at_its_walltime_it_gets_term_grace_and_kill(me: Person, control_plane: Instance) -> None:
     me.apply("wall", walltime="1s", entrypoint="sh -c 'trap \"\" TERM; while :; do sleep 4242.2; done'", lifecycle={"gracePeriod": "1s"})
     status = me.ended("wall")
     assert (status["phase"], reason(status)) == ("Failed", "WalltimeExceeded")
     assert status["exit"]["signal"] == 9
     assert parse_time(status["endTime"]) - parse_time(status["startTime"]) >= 2
-    assert processes_with("4242.2") == []
+    assert processes_with(control_plane, "4242.2") == []
 
 
-def test_cancelled_while_it_runs_it_ends_and_its_object_stays(me: Person) -> None:
+def test_cancelled_while_it_runs_it_ends_and_its_object_stays(me: Person, control_plane: Instance) -> None:
     me.apply("stay", nodes=2, entrypoint="sleep 4242.3")
     me.phase("stay", "Running")
     me.lattice("cancel", "stay")
     status = me.ended("stay")
     assert (status["phase"], reason(status), status["exit"]["signal"]) == ("Cancelled", "Cancelled", 15)
-    assert processes_with("4242.3") == []
+    assert processes_with(control_plane, "4242.3") == []
 
 
-def test_deleted_while_it_runs_it_is_gone_only_when_nothing_runs(me: Person) -> None:
+def test_deleted_while_it_runs_it_is_gone_only_when_nothing_runs(me: Person, control_plane: Instance) -> None:
     me.apply("gone", entrypoint="sleep 4242.4")
     me.phase("gone", "Running")
-    me.kubectl("delete", "alloc", "gone", "-n", me.namespace, "--wait=true", "--timeout=30s")
-    assert processes_with("4242.4") == []
+    me.kubectl("delete", "alloc", "gone", "-n", me.namespace, "--wait=true", "--timeout=300s")
+    assert processes_with(control_plane, "4242.4") == []
 
 
-def test_a_namespace_with_running_work_goes_when_its_work_has_ended(me: Person, admin: BlockingCluster) -> None:
+def test_a_namespace_with_running_work_goes_when_its_work_has_ended(me: Person, admin: BlockingCluster, control_plane: Instance) -> None:
     me.apply("inside", nodes=2, entrypoint="sleep 4242.5")
     me.phase("inside", "Running")
     admin.delete(NAMESPACES, me.namespace)
-    until(lambda: processes_with("4242.5") == [], within=30, what="the end of the work")
+    until(lambda: processes_with(control_plane, "4242.5") == [], within=30, what="the end of the work")
     until(lambda: me.namespace not in {item["metadata"]["name"] for item in admin.list(NAMESPACES).items
                                        if item["metadata"].get("deletionTimestamp")}, within=60, what="the end of the namespace")  # fmt: skip
 

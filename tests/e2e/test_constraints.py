@@ -12,7 +12,7 @@ import pytest
 
 from lattice.units import expand_nodes
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import hollow_site, room
+from tests.e2e.conftest import hollow_site, new_room
 from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
 
@@ -41,8 +41,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 @pytest.fixture(scope="module")
 def me(site: Instance) -> Iterator[Person]:
     """alice, in a tenant of this file."""
-    with contextlib.closing(site.cluster()) as admin, room(admin) as made:
-        yield person(site, "alice", made.namespace)
+    with contextlib.closing(site.cluster()) as admin:
+        yield person(site, "alice", new_room(admin).namespace)
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int, set[str]]] = {

@@ -19,6 +19,7 @@ from tests.containers import ARCHITECTURE, image, index, layer, member, push
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
+from tests.killed_runs import RUN
 from tests.oci import APPLETS, BUSYBOX, needs_runc
 from tests.registries import running_registry
 from tests.squashfs import needs_mksquashfs
@@ -29,6 +30,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("docker-registry") is None, reason="docker-registry is not installed"),
 ]  # fmt: skip
 APP = "images.example/team/app:1.0"
+SHARED = Path(f"/opt/lattice-shared-{RUN}")
+"""A directory of this machine; the image has files there, too."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def registry(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: 
         foreign = image(system, architecture="s390x")
         push(program.host, "team/foreign", "1.0", index((foreign, "s390x"), (foreign, "ppc64le")))
         both = image(
-            system, layer(member("opt"), member("opt/lattice-shared"), member("opt/lattice-shared/of-the-image", "x")), env=("PATH=/bin",)
+            system, layer(member("opt"), member(f"opt/{SHARED.name}"), member(f"opt/{SHARED.name}/of-the-image", "x")), env=("PATH=/bin",)
         )
         push(program.host, "team/both", "1.0", index((both, ARCHITECTURE), (foreign, "s390x")))
         yield digest
@@ -207,24 +210,23 @@ def test_an_image_of_other_architectures_finds_no_node_and_says_which_there_are(
 def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_images_are_told(
     control_plane: Instance, admin: BlockingCluster, me: Person
 ) -> None:
-    shared = Path("/opt/lattice-shared")  # the image has files there
-    shared.mkdir()
+    SHARED.mkdir()
     try:
-        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": ["/nowhere/scratch", str(shared)]}}})
-        me.apply("mounts", entrypoint="ls /opt/lattice-shared", environment={"image": "images.example/team/both:1.0"})
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": ["/nowhere/scratch", str(SHARED)]}}})
+        me.apply("mounts", entrypoint=f"ls {SHARED}", environment={"image": "images.example/team/both:1.0"})
         assert me.ended("mounts", within=60)["phase"] == "Completed"
         assert me.lattice("logs", "--stdout", "mounts").stdout == ""
         said = me.lattice("logs", "--stderr", "mounts").stdout
         assert re.search(r"node nid\d+ has no /nowhere/scratch, which the site lists for containers \(software\.containerMounts\)", said), (
             said
         )
-        assert "the node's /opt/lattice-shared hides what the image has there" in said
+        assert f"the node's {SHARED} hides what the image has there" in said
         node = me.get("mounts")["status"]["nodes"]
         shown = " ".join(person(control_plane, "admin", "default").lattice("node", "status", node).stdout.split())
         assert "runc software.containerMounts: there is no /nowhere/scratch here" in shown
     finally:
         admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": None}}})
-        shared.rmdir()
+        SHARED.rmdir()
 
 
 def test_output_relative_to_a_directory_of_the_image_alone_is_refused_and_to_the_images_own_is_told(
@@ -264,12 +266,13 @@ def test_an_agent_that_is_killed_over_work_in_an_image_loses_no_code_and_leaves_
     control_plane: Instance, me: Person, home: Path
 ) -> None:
     node = control_plane.site().nodes[-1]
-    script = f"#!/bin/sh\nsolve\ntouch {home}/begun\nsleep 3\nsolve\nexit 7\n"
+    script = f"#!/bin/sh\nsolve\ntouch {home}/begun\nuntil [ -e {home}/go ]; do sleep 0.1; done\nsolve\nexit 7\n"
     environment = {"image": APP, "workdir": str(home)}
     me.apply("survivor", script=script, environment=environment, resources={"constraints": {"nodeList": node}})
     until((home / "begun").exists, within=30)
     control_plane.kill(f"agent-{node}")
     control_plane.start(f"agent-{node}")
+    (home / "go").touch()
     status = me.ended("survivor", within=60)
     assert (status["phase"], status["exit"]["code"]) == ("Failed", 7)
     assert me.lattice("logs", "survivor").stdout == "solved /app/solve\n" * 2

@@ -16,6 +16,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +152,15 @@ def test_a_predecessor_that_is_deleted_leaves_its_answer(me: Person) -> None:
     assert (me.ended("heir")["phase"], answers(me.get("heir")["status"])) == ("Completed", "MM")
 
 
-def test_answers_survive_scheduler_and_operator(me: Person, control_plane: Instance) -> None:
-    me.apply("before", entrypoint="sleep 3")
+def test_answers_survive_scheduler_and_operator(me: Person, control_plane: Instance, gate: Gate) -> None:
+    me.apply("before", entrypoint=gate.command)
     me.apply("other", entrypoint="sleep 4251.4")
     after(me, "then", edge("before"))
     after(me, "join", edge("before"), edge("other", "Any"))
     me.phase("before", "Running")
     for component in ("scheduler", "operator"):
         control_plane.kill(component)
+    gate.open()
     try:
         seen = Seen(lambda: me.get("before")["status"], lambda status: status["phase"] == "Completed")
         until(seen, within=30, what="its end, told by its node")
@@ -167,7 +169,7 @@ def test_answers_survive_scheduler_and_operator(me: Person, control_plane: Insta
         for component in ("scheduler", "operator"):
             control_plane.start(component)
     assert me.ended("then", within=60)["phase"] == "Completed"
-    me.kubectl("-n", me.namespace, "wait", "--for=delete", "allocation/before", "--timeout=60s")
+    me.kubectl("-n", me.namespace, "wait", "--for=delete", "allocation/before", "--timeout=600s")
     assert answers(me.get("join")["status"]) == "M."
     control_plane.kill("scheduler")
     control_plane.start("scheduler")

@@ -13,6 +13,7 @@ import yaml
 from lattice_dev.demo import EXAMPLES
 from lattice_dev.instance import Instance
 from tests.e2e.people import Person, person, reason
+from tests.e2e.waiting import patient
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SUBMITTED = ("06-batch-script.sh", "07-book-form.yaml")
@@ -48,7 +49,7 @@ def test_every_example_is_tried_here() -> None:
 def test_the_demonstration_applies_the_first_examples_and_follows_them_to_their_ends(control_plane: Instance, me: Person) -> None:
     argv = [str(Path(sys.executable).with_name("lattice-dev")), "demo", "--name", control_plane.where.name]
     for _ in range(2):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=patient(60))
         assert done.returncode == 0, done.stdout + done.stderr
     for example in EXAMPLES:
         name = yaml.safe_load((FOLDER / example.file).read_text())["metadata"]["name"]

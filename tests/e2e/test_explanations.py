@@ -198,7 +198,7 @@ def test_an_agents_certificate_is_refused_at_the_schedulers_door(control_plane: 
         context.check_hostname = False
         pair = here.pair("agents-ca", file)
         context.load_cert_chain(str(pair.certificate), str(pair.key))
-        connection = http.client.HTTPSConnection("127.0.0.1", here.ports["scheduler"], timeout=10, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", here.ports["scheduler"], timeout=60, context=context)
         try:
             connection.request("GET", "/v1/queue?user=alice")
             response = connection.getresponse()

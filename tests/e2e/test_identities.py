@@ -92,7 +92,7 @@ def test_a_node_that_says_it_has_more_than_it_said_first_is_degraded_and_counts_
     claim = '{"status":{"capabilities":{"gpus":512,"gpuType":"H200"}}}'
     until(lambda: "gpus" in _node(admin, other)["status"].get("accepted", {}), within=20)
     me = person(control_plane, "alice", tenant.namespace)
-    me.apply("counts", entrypoint="sleep 300", resources={"constraints": {"nodeList": other}})
+    me.apply("counts", entrypoint="sleep 3600", resources={"constraints": {"nodeList": other}})
     me.phase("counts", "Running")
     node.kubectl("patch", "latticenode", other, "--subresource=status", "--type=merge", "-p", claim)
     try:

@@ -15,7 +15,7 @@ import pytest
 from lattice.units import parse_time
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
-from tests.e2e.conftest import new_instance, room, running
+from tests.e2e.conftest import new_instance, new_room, running
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
@@ -32,8 +32,8 @@ def site() -> Iterator[Instance]:
 @pytest.fixture(scope="module")
 def me(site: Instance) -> Iterator[Person]:
     """alice, in a tenant of this file."""
-    with contextlib.closing(site.cluster()) as admin, room(admin) as made:
-        yield person(site, "alice", made.namespace)
+    with contextlib.closing(site.cluster()) as admin:
+        yield person(site, "alice", new_room(admin).namespace)
 
 
 def submit(me: Person, name: str, members: list[dict[str, Any]], seconds: float) -> None:

@@ -20,6 +20,7 @@ from tests.e2e.mpi_scenes import ran, rings
 from tests.e2e.people import Person, reason
 from tests.e2e.test_containers import traces
 from tests.e2e.waiting import until
+from tests.e2e.work import processes_of
 from tests.mpi import programs
 from tests.oci import needs_runc
 from tests.registries import running_registry
@@ -159,19 +160,20 @@ def test_an_entrypoint_with_tasks_in_an_image_runs_on_all_nodes(me: Person, here
 
 def test_killed_agents_cost_ranks_in_images_time_only_and_a_cancel_leaves_nothing(me: Person, here: Path, control_plane: Instance) -> None:
     environment = {"image": APP, "output": {"stdout": f"{here}/killed"}}
-    me.apply("killed", nodes=4, entrypoint="ring sleep 5", tasks={"total": 4}, environment=environment)
+    go = here / "go"
+    me.apply("killed", nodes=4, entrypoint=f"ring until {go}", tasks={"total": 4}, environment=environment)
     me.phase("killed", "Running", within=60)
     for node in control_plane.site().nodes:
         control_plane.kill(f"agent-{node}")
         control_plane.start(f"agent-{node}", wait=False)
+    go.touch()
     status = me.ended("killed", within=90)
     assert (status["phase"], said(here / "killed")) == ("Completed", rings(4)), status
     me.apply("stays", nodes=4, entrypoint="sleep 4325", tasks={"total": 4}, environment={"image": APP})
-    sleeping = ["pgrep", "-fc", "^sleep 4325$"]
-    until(lambda: int(subprocess.run(sleeping, capture_output=True, text=True, check=False).stdout) == 4, within=60, what="the tasks")
+    until(lambda: len(processes_of(control_plane, "sleep 4325")) == 4, within=60, what="the tasks")
     me.lattice("cancel", "stays")
     assert me.ended("stays", within=60)["phase"] == "Cancelled"
-    until(lambda: int(subprocess.run(sleeping, capture_output=True, text=True, check=False).stdout) == 0, within=60, what="their end")
+    until(lambda: not processes_of(control_plane, "sleep 4325"), within=60, what="their end")
 
 
 def test_an_mpi_program_in_a_uenv_meets_on_four_nodes(me: Person, here: Path) -> None:

@@ -42,7 +42,7 @@ def submitted(who: Person, path: str, *flags: str) -> str:
 def test_a_script_of_300_kib_runs_and_runs_again_when_it_is_requeued(
     alice: Person, admin: BlockingCluster, tenant: Room, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, 'echo "attempt $LATTICE_ATTEMPT of job $SLURM_JOB_ID"', '[ "$LATTICE_ATTEMPT" != 1 ] || sleep 60')
+    path = written(tmp_path, 'echo "attempt $LATTICE_ATTEMPT of job $SLURM_JOB_ID"', '[ "$LATTICE_ATTEMPT" != 1 ] || sleep 3600')
     name = submitted(alice, path, "--grace-period=1s")
     alice.phase(name, "Running")
     shown = yaml.safe_load(alice.lattice("status", name, "-o", "yaml").stdout)

@@ -77,8 +77,8 @@ def test_the_metrics_of_scheduling_move_with_the_work(control_plane: Instance, t
 def test_a_daemon_tells_its_metrics_to_nobody_without_the_right(control_plane: Instance, program: str) -> None:
     port = control_plane.site().ports[f"{program}-metrics"]
     for headers, status in (({}, 401), ({"Authorization": "Bearer nonsense"}, 401)):
-        assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=10), "/metrics", headers) == status
-    assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=10), "/healthz", {}) == 200
+        assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=60), "/metrics", headers) == status
+    assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=60), "/healthz", {}) == 200
 
 
 def test_an_agent_tells_its_metrics_to_the_certificate_of_the_scraper_alone(control_plane: Instance) -> None:
@@ -91,7 +91,7 @@ def test_an_agent_tells_its_metrics_to_the_certificate_of_the_scraper_alone(cont
             pair = site.pair("agents-ca", client)
             context.load_cert_chain(pair.certificate, pair.key)
         host, port = site.address(node), site.agent_metrics_port(node)
-        return _get(http.client.HTTPSConnection(host, port, timeout=10, context=context), path, {})
+        return _get(http.client.HTTPSConnection(host, port, timeout=60, context=context), path, {})
 
     assert (asked(""), asked(f"agent-{site.nodes[1]}"), asked("gateway"), asked("metrics")) == (401, 403, 403, 200)
     assert asked("", "/healthz") == 200

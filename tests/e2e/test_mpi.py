@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,12 +66,10 @@ def test_many_launches_one_after_the_other_have_names_of_their_own(me: Person, h
     ],
 )
 def test_a_rank_that_fails_ends_the_launch_at_once_and_the_script_goes_on(me: Person, here: Path, words: str, said: str) -> None:
-    began = time.monotonic()
     lines = ran(me, here, f"srun -n 4 ./ring {words}; echo code $?; srun -n 4 ./ring", nodes=4)
     assert any("rank 2 on" in line and said in line for line in lines), lines
     assert set(rings(4)) <= set(lines)
     assert "code 0" not in lines
-    assert time.monotonic() - began < 60
 
 
 def test_a_program_without_mpi_is_nobody_s_affair(me: Person, here: Path) -> None:
@@ -88,15 +85,17 @@ def test_a_rank_that_never_comes_ends_those_who_wait_for_it(me: Person, here: Pa
 
 @mpich
 @libpmi2
-@pytest.mark.parametrize("command", ["./ring sleep 5", "./every_call fences 700"], ids=["between two barriers", "in fences"])
+@pytest.mark.parametrize("command", ["./ring until go", "./every_call fences 700"], ids=["between two barriers", "in fences"])
 def test_killed_agents_cost_an_mpi_program_time_only(me: Person, here: Path, control_plane: Instance, command: str) -> None:
     out, witness = here / "killed", here / "began"
     script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\ntouch {witness}\nsrun -n 8 -O {command}; echo code $?\n"
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
     until(witness.exists, within=30, what="the script")
     kill_agents(control_plane)
+    (here / "go").touch()
     assert me.lattice("wait", number, ok=False).returncode == 0, out.read_text()
     lines = [line for line in out.read_text().splitlines() if not line.startswith("srun: the agent")]
     out.unlink()
     witness.unlink()
+    (here / "go").unlink()
     assert sorted(lines) == sorted(["code 0", *(rings(8) if "ring" in command else [f"rank {rank} of 8: right" for rank in range(8)])])

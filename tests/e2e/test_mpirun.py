@@ -103,7 +103,7 @@ def test_the_launcher_is_called_as_ssh_is(me: Person, here: Path) -> None:
 def test_mpiexec_that_is_killed_leaves_no_process_on_any_node(me: Person, here: Path, signal: str) -> None:
     out, witness = here / "out", here / "go"
     script = (
-        f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\nset -m\n./mpiexec -n 4 ./ring sleep 200 &\n"
+        f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\nset -m\n./mpiexec -n 4 ./ring sleep 4200 &\n"
         f"until [ -e go ]; do sleep 0.1; done\nkill -{signal} $!\nwait\nuntil [ -e end ]; do sleep 0.1; done\n"
     )
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
@@ -117,7 +117,7 @@ def test_mpiexec_that_is_killed_leaves_no_process_on_any_node(me: Person, here: 
 
 
 def test_cancel_leaves_no_process_and_no_host_file(me: Person, here: Path, control_plane: Instance) -> None:
-    script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output=/dev/null\ncd {here}\n./mpiexec -n 4 ./ring sleep 200\n"
+    script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output=/dev/null\ncd {here}\n./mpiexec -n 4 ./ring sleep 4200\n"
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
     until(lambda: len(ranks(here)) == 4, within=60, what="the ranks")
     me.lattice("cancel", number)
@@ -175,7 +175,7 @@ def test_a_rank_that_fails_ends_mpirun_of_openmpi_and_leaves_nothing(me: Person,
 def test_mpirun_of_openmpi_that_is_killed_leaves_no_process_on_any_node(me: Person, here: Path, version: str) -> None:
     script = (
         f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output=out\ncd {here}\n{OPENMPI[version]}\nset -m\n"
-        "mpirun -n 4 ./ring4 sleep 200 &\nuntil [ -e go ]; do sleep 0.1; done\nkill -KILL %1\nwait\ncd /\nexec sleep 300\n"
+        "mpirun -n 4 ./ring4 sleep 4200 &\nuntil [ -e go ]; do sleep 0.1; done\nkill -KILL %1\nwait\ncd /\nexec sleep 4300\n"
     )
     number = me.lattice("submit", "--parsable", f"--chdir={here}", "-", stdin=script).stdout.strip()
     until(lambda: len([line for line in running(here) if "b'./ring4" in line]) == 4, within=60, what="the ranks")

@@ -28,6 +28,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate
 
 TOKEN = "hunter2-of-the-node-test"  # noqa: S105
 JSON, JSON_PATCH, MERGE = "application/json", "application/json-patch+json", "application/merge-patch+json"
@@ -39,7 +40,7 @@ def alice(control_plane: Instance, tenant: Room) -> Person:
 
 
 def submit(who: Person, name: str, **spec: object) -> None:
-    who.apply(name, environment={"variables": {"PLAIN": TOKEN}}, **{"entrypoint": "sleep 60", **spec})  # type: ignore[arg-type]
+    who.apply(name, environment={"variables": {"PLAIN": TOKEN}}, **{"entrypoint": "sleep 3600", **spec})  # type: ignore[arg-type]
 
 
 def ask(instance: Instance, node: str, row: PlanRow, *, of: str = "", stale: str = "") -> FetchedWork:
@@ -190,9 +191,9 @@ def test_an_invented_report_gives_a_node_no_right_to_the_work_that_it_names(
 
 
 def test_with_the_gateway_away_work_runs_on_its_end_arrives_and_new_work_waits(
-    control_plane: Instance, admin: BlockingCluster, alice: Person
+    control_plane: Instance, admin: BlockingCluster, alice: Person, gate: Gate
 ) -> None:
-    submit(alice, "runs", entrypoint="sleep 6")
+    submit(alice, "runs", entrypoint=gate.command)
     alice.phase("runs", "Running")
     row = row_of(admin, "runs")
     control_plane.kill("gateway")
@@ -202,6 +203,7 @@ def test_with_the_gateway_away_work_runs_on_its_end_arrives_and_new_work_waits(
         assert caught.value.reason == "GatewayAway"
         submit(alice, "waits", entrypoint="true")
         alice.phase("waits", "Staging")
+        gate.open()
         ended = alice.ended("runs")
         assert (ended["phase"], ended["exit"]["code"]) == ("Completed", 0)
         assert alice.get("waits")["status"]["phase"] == "Staging"
@@ -212,7 +214,7 @@ def test_with_the_gateway_away_work_runs_on_its_end_arrives_and_new_work_waits(
         assert "Next: ask the operators to look at the gateways" in said
         again = re.search(r"since (2\d\d\d-\S+Z)\n", said)
         assert again is not None
-        time.sleep(5)
+        time.sleep(5)  # it goes on asking meanwhile
         assert again[0] in alice.lattice("why", "waits").stdout, "since when stays as it was first heard"
     finally:
         control_plane.start("gateway")

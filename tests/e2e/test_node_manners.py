@@ -16,6 +16,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import NODE_MEMORY, Room, may_submit
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate
 from tests.workloads import FORK_BOMB
 
 LIMIT = 500
@@ -28,7 +29,9 @@ def script(text: str) -> str:
 def test_a_fork_bomb_ends_at_its_walltime_and_its_node_works_on(me: Person, admin: BlockingCluster) -> None:
     admin.patch(CONFIGS, "lattice", {"spec": {"work": {"maxProcesses": LIMIT}}})
     try:
-        me.apply("bomb", walltime="8s", script=FORK_BOMB, resources={"constraints": {"nodeList": "nid002"}})
+        me.apply("bomb", walltime="1h", script=FORK_BOMB, resources={"constraints": {"nodeList": "nid002"}})
+        until(lambda: me.lattice("logs", "bomb", ok=False).stdout, within=30, every=0.3, what="as many as it may start")
+        me.lattice("update", "bomb", "--walltime=1s")
         status = me.ended("bomb", within=60)
         assert (status["phase"], reason(status)) == ("Failed", "WalltimeExceeded")
         assert 0 < int(me.lattice("logs", "bomb").stdout.split()[0]) <= LIMIT
@@ -86,14 +89,15 @@ def test_files_and_segments_that_work_leaves_for_all_to_see_go_with_it(
     until(lambda: not any(path.exists() for path in left), within=10, what="what it left to go")
 
 
-def test_each_attempt_has_a_tmp_of_its_own_that_is_gone_afterwards(me: Person, tenant: Room) -> None:
+def test_each_attempt_has_a_tmp_of_its_own_that_is_gone_afterwards(me: Person, tenant: Room, gate: Gate) -> None:
     name, output = f"{tenant.name}-mine", Path("/tmp", f"{tenant.name}.out")
-    write = f"#!/bin/bash\necho here > /tmp/{name}; echo here > /dev/shm/{name}; cat /tmp/{name} /dev/shm/{name}; sleep 1\n"
+    write = f"#!/bin/bash\necho here > /tmp/{name}; echo here > /dev/shm/{name}; cat /tmp/{name} /dev/shm/{name}; {gate.wait}\n"
     where = {"constraints": {"nodeList": "nid002"}}
     me.apply("writer", script=write, resources=where, environment={"output": {"stdout": str(output)}})
     try:
-        me.phase("writer", "Running")
+        until(lambda: output.exists() and output.read_text() == "here\nhere\n", within=30, what="what it has written")
         assert not any(Path(directory, name).exists() for directory in ("/tmp", "/dev/shm"))
+        gate.open()
         assert me.ended("writer")["phase"] == "Completed"
         assert output.read_text() == "here\nhere\n"
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +26,6 @@ def olga(control_plane: Instance) -> Person:
     """An operator."""
     control_plane.add_user("olga", "operations", "operator")
     return person(control_plane, "olga", "operations")
-
-
-@pytest.fixture(autouse=True)
-def all_nodes_again(control_plane: Instance, admin: BlockingCluster) -> Iterator[None]:
-    """Every node is powered and Ready again after each test."""
-    yield
-    for at in range(1, 5):
-        control_plane.start(f"agent-nid{at:03}")
-
-    def look() -> dict[str, str]:
-        seen = {}
-        for item in admin.list(NODES).items:
-            state = seen[item["metadata"]["name"]] = (item.get("status") or {}).get("state", "")
-            if item["spec"].get("disable") or (item["spec"].get("drain") and state == "Drained"):
-                admin.patch(NODES, item["metadata"]["name"], {"spec": {"disable": None, "drain": None}})
-        return seen
-
-    until(Seen(look, lambda seen: list(seen.values()) == ["Ready"] * 4), within=60, every=0.3, what="four Ready nodes")
 
 
 def states(who: Person) -> dict[str, str]:
@@ -231,7 +212,11 @@ def test_topology_is_applied_from_a_file_and_vclusters_have_their_groups(
         me.lattice("cancel", "home")
         assert me.ended("home")["nodes"] == "nid[003-004]"
         me.kubectl("delete", "alloc", "home", "-n", me.namespace)
-        until(lambda: sam.kubectl("delete", "vcluster", name, "--timeout=10s", ok=False).returncode == 0, within=20, every=1.0)
+        until(
+            lambda: sam.kubectl("delete", "vcluster", name, "--ignore-not-found", "--timeout=300s", ok=False).returncode == 0,
+            within=20,
+            every=1.0,
+        )
     finally:
         olga.lattice("admin", "topology", "apply", str(slurm))
         for node in before:

@@ -112,7 +112,7 @@ def test_a_rank_that_never_comes_ends_those_who_wait_for_it(me: Person, here: Pa
 def test_a_host_that_is_killed_ends_the_launch_with_its_reason(me: Person, here: Path, control_plane: Instance) -> None:
     out = here / "killed"
     script = (
-        f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\nsrun -n 4 ./ring4 sleep 200; echo code $?\n"
+        f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\nsrun -n 4 ./ring4 sleep 4200; echo code $?\n"
     )
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
     until(lambda: len(ring4s(here)) == 4, within=60, what="the ranks")
@@ -138,10 +138,11 @@ def ring4s(here: Path) -> list[str]:
 
 def test_killed_agents_cost_an_openmpi_program_time_only(me: Person, here: Path, control_plane: Instance) -> None:
     out, witness = here / "agents", here / "began"
-    script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\ntouch {witness}\nsrun -n 8 -O ./ring4 sleep 5; echo code $?\n"
+    script = f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --time=5\n#SBATCH --output={out}\ncd {here}\ntouch {witness}\nsrun -n 8 -O ./ring4 until go; echo code $?\n"
     number = me.lattice("submit", "--parsable", "-", stdin=script).stdout.strip()
     until(witness.exists, within=30, what="the script")
     kill_agents(control_plane)
+    (here / "go").touch()
     assert me.lattice("wait", number, ok=False).returncode == 0, out.read_text()
     lines = [line for line in out.read_text().splitlines() if not line.startswith("srun: the agent")]
     out.unlink()

@@ -18,7 +18,7 @@ from lattice.kube.resources import CONFIGS, VCLUSTERS
 from lattice.models.reasons import PENDING_REASONS
 from lattice.units import expand_nodes, parse_time
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room, clear, hollow_site, room
+from tests.e2e.conftest import Room, clear, hollow_site, new_room
 from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
 
@@ -97,10 +97,9 @@ def root(site: Instance) -> Iterator[BlockingCluster]:
 
 
 @pytest.fixture(scope="module")
-def lab(root: BlockingCluster) -> Iterator[Room]:
+def lab(root: BlockingCluster) -> Room:
     """The tenant of alice and bob."""
-    with room(root) as made:
-        yield made
+    return new_room(root)
 
 
 @pytest.fixture

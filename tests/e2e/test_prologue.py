@@ -49,6 +49,7 @@ def hook(control_plane: Instance, tenant: Room) -> Iterator[Hook]:
         path.unlink(missing_ok=True)
 
 
+@pytest.mark.usefixtures("quick_retries")
 def test_a_prologue_that_fails_on_one_node_succeeds_on_another_and_its_exports_reach_the_work(me: Person, hook: Hook, place: Path) -> None:
     hook(
         "prologue",
@@ -64,6 +65,7 @@ def test_a_prologue_that_fails_on_one_node_succeeds_on_another_and_its_exports_r
     assert me.lattice("logs", "picky").stdout == f"picky-{status['number']}\n"
 
 
+@pytest.mark.usefixtures("quick_retries")
 def test_a_prologue_that_fails_everywhere_is_tried_three_times_again_on_other_nodes(me: Person, hook: Hook) -> None:
     hook("prologue", "exit 1")
     me.apply("doomed", entrypoint="true")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ELASTIC
 from lattice_dev.instance import Instance
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
+from tests.killed_runs import RUN
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-OWN = f"q{os.getpid()}"
+OWN = f"q{RUN}"
 """What every name of these tests begins with."""
 
 

@@ -56,7 +56,7 @@ def test_a_requeue_holds_whatever_code_the_attempt_ends_with(me: Person) -> None
 def test_a_wish_that_meets_the_end_is_either_kept_or_refused(me: Person) -> None:
     for place in range(3):
         me.apply(f"race-{place}", entrypoint=f"sleep 1.{place}")
-        me.phase(f"race-{place}", "Running")
+        until(Seen(lambda: me.get(f"race-{place}").get("status", {}), lambda status: "startTime" in status), within=30)  # noqa: B023
         asked = me.kubectl(
             "-n", me.namespace, "patch", "allocation", f"race-{place}", "--type=merge", '-p={"spec":{"requeueAttempt":1}}', ok=False
         )

@@ -15,6 +15,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate
 from tests.system_files import below
 
 
@@ -60,13 +61,16 @@ def test_work_has_scratch_space_of_its_own_on_every_node_and_nothing_of_it_stays
         until(lambda node=node: kept(control_plane, node) == [], within=10, what=f"nothing left on {node}")  # type: ignore[misc]
 
 
-def test_an_agent_that_is_killed_leaves_the_space_to_the_work_and_wipes_it_afterwards(control_plane: Instance, me: Person) -> None:
+def test_an_agent_that_is_killed_leaves_the_space_to_the_work_and_wipes_it_afterwards(
+    control_plane: Instance, me: Person, gate: Gate
+) -> None:
     node = control_plane.site().nodes[1]
-    me.apply("survivor", entrypoint="sh -c 'touch $TMPDIR/a; sleep 4; ls $TMPDIR'", data={"scratchPerNode": "1Mi"}, resources=on(node))
-    me.phase("survivor", "Running")
+    work = f"sh -c 'touch $TMPDIR/a; {gate.wait}; ls $TMPDIR'"
+    me.apply("survivor", entrypoint=work, data={"scratchPerNode": "1Mi"}, resources=on(node))
     until(lambda: any(path.name == "a" for path in kept(control_plane, node)), within=10, what="the work's file")
     control_plane.kill(f"agent-{node}")
     control_plane.start(f"agent-{node}")
+    gate.open()
     assert printed(me, "survivor") == ["a"]
     until(lambda: kept(control_plane, node) == [], within=10, what="nothing left")
 

@@ -16,6 +16,8 @@ from lattice_dev.instance import Instance
 from lattice_dev.waiting import HostClock
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
+from tests.e2e.waiting import patient
+from tests.killed_runs import RUN
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")]
 SCRIPTS = sorted((Path(__file__).parent / "scripts/srun").glob("*.sh"))
@@ -35,18 +37,15 @@ def read(folder: Path) -> dict[str, list[str]]:
     return {str(path.relative_to(folder)): sorted(path.read_text().splitlines()) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
 def under_slurm() -> dict[str, Result]:
     """What each script does under real Slurm, in a folder of its own."""
-    if why := slurm.missing():
-        pytest.skip(why)
 
     def run(script: Path) -> Result:
-        folder = Path(os.path.realpath(os.path.join("/var/tmp", f"beside-{os.getpid()}-{script.stem}")))  # noqa: PTH118
+        folder = Path(os.path.realpath(os.path.join("/var/tmp", f"beside-{RUN}-{script.stem}")))  # noqa: PTH118
         folder.mkdir()
         try:
             command = ["sbatch", "--wait", f"--chdir={folder}", "--output=said", "--error=/dev/null", str(script)]
-            done = subprocess.run(command, env=dict(cluster.environment), capture_output=True, timeout=300, check=False)
+            done = subprocess.run(command, env=dict(cluster.environment), capture_output=True, timeout=patient(60), check=False)
             return done.returncode, read(folder)
         finally:
             shutil.rmtree(folder)
@@ -55,14 +54,11 @@ def under_slurm() -> dict[str, Result]:
         return run_all(run)
 
 
-@pytest.fixture(scope="module")
-def under_lattice(control_plane: Instance, lab: Room) -> dict[str, Result]:
+def under_lattice(alice: Person, home: Path) -> dict[str, Result]:
     """What each script does as alice's allocation, in a folder of its own."""
-    home = control_plane.where.user_home("alice")
-    alice: Person = person(control_plane, "alice", lab.namespace)
 
     def run(script: Path) -> Result:
-        folder = home / f"beside-{os.getpid()}-{script.stem}"
+        folder = home / f"beside-{RUN}-{script.stem}"
         folder.mkdir()
         os.chown(folder, home.stat().st_uid, -1)
         try:
@@ -77,8 +73,20 @@ def under_lattice(control_plane: Instance, lab: Room) -> dict[str, Result]:
     return run_all(run)
 
 
+@pytest.fixture(scope="module")
+def results(control_plane: Instance, lab: Room) -> tuple[dict[str, Result], dict[str, Result]]:
+    """What each script does under Slurm and under Lattice, which run beside each other: most of the time is that of queues."""
+    if why := slurm.missing():
+        pytest.skip(why)
+    home, alice = control_plane.where.user_home("alice"), person(control_plane, "alice", lab.namespace)
+    with ThreadPoolExecutor(2) as pool:
+        slurms, ours = pool.submit(under_slurm), pool.submit(under_lattice, alice, home)
+        return slurms.result(), ours.result()
+
+
 @pytest.mark.parametrize("script", [script.stem for script in SCRIPTS])
 def test_a_script_ends_as_under_slurm_with_the_same_files_and_lines(
-    script: str, under_slurm: dict[str, Result], under_lattice: dict[str, Result]
+    script: str, results: tuple[dict[str, Result], dict[str, Result]]
 ) -> None:
-    assert under_lattice[script] == under_slurm[script]
+    under_slurms, under_ours = results
+    assert under_ours[script] == under_slurms[script]

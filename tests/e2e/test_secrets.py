@@ -18,6 +18,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate
 
 RBAC = "rbac.authorization.k8s.io"
 
@@ -53,11 +54,11 @@ def mentions(directory: Path, value: str, *, but: tuple[str, ...] = ()) -> list[
 
 
 def test_the_value_reaches_the_work_and_stands_nowhere_else(
-    control_plane: Instance, admin: BlockingCluster, alice: Person, tenant: Room
+    control_plane: Instance, admin: BlockingCluster, alice: Person, tenant: Room, gate: Gate
 ) -> None:
     value = secrets.token_hex(16)
     put(admin, tenant.namespace, "wandb", API_KEY=value, MODE="secret")
-    script = '#!/bin/bash\necho "${#WANDB_API_KEY} $WANDB_MODE $PLAIN"\nsleep 8\n'
+    script = f'#!/bin/bash\necho "${{#WANDB_API_KEY}} $WANDB_MODE $PLAIN"\n{gate.wait}\n'
     alice.apply(
         "reads",
         nodes=2,
@@ -70,6 +71,7 @@ def test_the_value_reaches_the_work_and_stands_nowhere_else(
     commands = {Path(path.with_name("comm")).read_text().strip() for path in held if path.exists()}
     assert commands <= {"bash", "reads", "script", "sleep"}, "only the user's processes have it"
     assert len(held) >= 2
+    gate.open()
     ended = alice.ended("reads")
     assert ended["phase"] == "Completed"
     assert running["attempt"] == 1
@@ -162,7 +164,7 @@ def test_what_a_node_went_through_is_written_at_a_signal_replays_and_holds_nothi
     control_plane.kill("agent-nid001", signal.SIGUSR1)
     until(written.exists, within=10)
     done = subprocess.run(
-        [sys.executable, "-m", "lattice_agent", "replay", str(written)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "lattice_agent", "replay", str(written)], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "all of them lead to the same" in done.stdout

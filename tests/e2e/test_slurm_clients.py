@@ -15,7 +15,7 @@ import pytest
 from lattice_dev.instance import Instance
 from tests.e2e import slurm_clients
 from tests.e2e.conftest import Room
-from tests.e2e.waiting import PATIENCE, until
+from tests.e2e.waiting import patient, until
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="people with accounts of their own need root")]
 CLIENTS = Path(__file__).parent / "scripts/slurm_clients"
@@ -41,7 +41,7 @@ class Shell:
         }  # fmt: skip
         done = subprocess.run(
             words, cwd=self.home, env=environ, user=account.st_uid, group=account.st_gid, extra_groups=(), input=stdin,
-            capture_output=True, text=True, timeout=seconds * PATIENCE, check=False,
+            capture_output=True, text=True, timeout=patient(seconds), check=False,
         )  # fmt: skip
         assert not ok or done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done
@@ -76,7 +76,7 @@ def shell(control_plane: Instance, lab: Room) -> Iterator[Shell]:
 
 
 def test_nextflows_calls_get_the_answers_that_it_reads(shell: Shell) -> None:
-    script = "#!/bin/bash -ue\n#SBATCH -J nf-hello\n#SBATCH -o .command.log\n#SBATCH --no-requeue\n#SBATCH --signal B:USR2@30\nsleep 60\n"
+    script = "#!/bin/bash -ue\n#SBATCH -J nf-hello\n#SBATCH -o .command.log\n#SBATCH --no-requeue\n#SBATCH --signal B:USR2@30\nsleep 3600\n"
     number = shell.run("sbatch", "--parsable", stdin=script).stdout.strip()
     assert number.isdigit()
 
@@ -96,7 +96,7 @@ def test_nextflows_calls_get_the_answers_that_it_reads(shell: Shell) -> None:
 
 
 def test_what_would_choose_other_jobs_is_refused_and_scancel_asks_where_it_is_to(shell: Shell) -> None:
-    done = shell.run("env", "SBATCH_MEM_PER_NODE=1G", "sbatch", "--parsable", "-t", "5", "-o", "/dev/null", "--wrap=sleep 60")
+    done = shell.run("env", "SBATCH_MEM_PER_NODE=1G", "sbatch", "--parsable", "-t", "5", "-o", "/dev/null", "--wrap=sleep 280")
     number = done.stdout.strip()
     assert "SBATCH_MEM_PER_NODE=1G ignored" in done.stderr
     state = ("squeue", "-h", "-j", number, "-o", "%t")

@@ -74,7 +74,9 @@ def test_one_launch_is_cancelled_and_its_allocation_goes_on(me: Person, control_
 
 
 def test_a_launch_that_its_script_leaves_behind_ends_as_cancelled(me: Person) -> None:
-    number = submitted(me, "srun sleep 4322 &\nsleep 2\nexit 0")
+    begun = "begun=$HOME/launch-left\nrm -f $begun"
+    wait = "until [ -e $begun ]; do sleep 0.1; done\nrm $begun"
+    number = submitted(me, f'{begun}\nsrun sh -c "touch $begun; exec sleep 4322" &\n{wait}\nexit 0')
     (row,) = steps(me, number)["rows"]
     assert row["state"] == "Cancelled"
 

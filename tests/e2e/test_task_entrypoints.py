@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.mpi_scenes import installed, kill_agents, libpmi2, make_mpich, mpi4py, mpich, rings
 from tests.e2e.people import Person, reason
 from tests.e2e.waiting import Seen, until
+from tests.e2e.work import Gate, processes_of
 from tests.mpi import programs
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="launches need cgroups, which need root")]
@@ -154,17 +155,12 @@ def test_nodes_with_too_few_cpus_for_the_tasks_do_not_fit_and_why_says_so(me: Pe
     me.lattice("cancel", "wide")
 
 
-def test_cancel_ends_every_task_on_every_node(me: Person, here: Path) -> None:
+def test_cancel_ends_every_task_on_every_node(me: Person, here: Path, control_plane: Instance) -> None:
     started(me, here, "stays", "sleep 4323", total=8, perNode=2)
-    until(lambda: count("4323") == 8, within=60, what="the tasks")
+    until(lambda: len(processes_of(control_plane, "sleep 4323")) == 8, within=60, what="the tasks")
     me.lattice("cancel", "stays")
     assert me.ended("stays", within=60)["phase"] == "Cancelled"
-    until(lambda: count("4323") == 0, within=60, what="the end of the tasks")
-
-
-def count(seconds: str) -> int:
-    """How many sleeps of this length run."""
-    return int(subprocess.run(["pgrep", "-fc", f"^sleep {seconds}$"], capture_output=True, text=True, check=False).stdout)
+    until(lambda: not processes_of(control_plane, "sleep 4323"), within=60, what="the end of the tasks")
 
 
 def test_what_cannot_be_is_refused_in_words(me: Person, here: Path) -> None:
@@ -180,21 +176,24 @@ def test_what_cannot_be_is_refused_in_words(me: Person, here: Path) -> None:
 
 @mpich
 def test_killed_agents_cost_time_only(me: Person, here: Path, control_plane: Instance) -> None:
-    out = started(me, here, "killed", "./ring sleep 5", total=8, perNode=2)
+    out = started(me, here, "killed", "./ring until go", total=8, perNode=2)
     me.phase("killed", "Running", within=60)
     kill_agents(control_plane)
+    (here / "go").touch()
     status = me.ended("killed", within=90)
     assert (status["phase"], status["exit"]["code"]) == ("Completed", 0), (status, said(out))
     assert [line for line in said(out) if not line.startswith("srun: ")] == rings(8)
 
 
-def test_a_killed_keeper_invents_no_exit_code_once_the_other_tasks_have_ended(me: Person, here: Path, control_plane: Instance) -> None:
-    started(me, here, "unkept", "sleep 20.4324", total=2, nodes=2)
-    until(lambda: count("20.4324") == 2, within=60, what="the tasks")
-    ranks = subprocess.run(["pgrep", "-f", "^sleep 20.4324$"], capture_output=True, text=True, check=True).stdout.split()
-    keeper = Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1]
-    subprocess.run(["kill", "-9", keeper], check=True)
+def test_a_killed_keeper_invents_no_exit_code_once_the_other_tasks_have_ended(
+    me: Person, here: Path, control_plane: Instance, gate: Gate
+) -> None:
+    started(me, here, "unkept", gate.command, total=2, nodes=2)
+    until(lambda: len(processes_of(control_plane, f"sh -c {gate.wait}")) == 2, within=60, what="the tasks")
+    rank, _ = processes_of(control_plane, f"sh -c {gate.wait}")
+    os.kill(int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    gate.open()
     status = me.ended("unkept", within=90)
     assert (status["phase"], finished(status)[0], "exit" in status) == ("Failed", "ExitUnknown", False), status
     assert "was killed" in finished(status)[1]
-    assert count("20.4324") == 0
+    until(lambda: not processes_of(control_plane, f"sh -c {gate.wait}"), within=20, what="the end of the task that nobody keeps")

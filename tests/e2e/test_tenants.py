@@ -34,12 +34,13 @@ def use(admin: BlockingCluster, tenant: str, *, within: float = 15, **wanted: An
 def test_a_full_quota_is_refused_with_the_sentence_of_the_book(me: Person, sam: Person, tenant: Room, admin: BlockingCluster) -> None:
     sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=2")
     use(admin, tenant.name, maxNodes=2)
-    much = me.apply("much", nodes=3, entrypoint="true", ok=False)
     sentence = f'allocation rejected: tenant "{tenant.name}" would exceed max_nodes quota'
-    assert f"{sentence} (current: 0, requested: 3, limit: 2)" in much.stderr
+    me.judged(f"{sentence} (current: 0, requested: 3, limit: 2)", nodes=3, entrypoint="true")
+    assert me.apply("much", nodes=3, entrypoint="true", ok=False).returncode == 1
     me.apply("full", nodes=2, entrypoint="sleep 4246.1")
     me.phase("full", "Running")
     use(admin, tenant.name, usedNodes=2, usedAllocations=1)
+    me.judged(f"{sentence} (current: 2, requested: 1, limit: 2)", entrypoint="true")
     more = me.lattice("submit", "--", "true", ok=False)
     assert more.returncode == 1
     assert more.stderr.startswith(f"Error: {sentence}\n  Current: 2\n  Requested: 1\n  Limit: 2\n  Hint: ")
@@ -56,8 +57,8 @@ def test_where_the_tenant_says_queue_it_waits_for_headroom_and_starts_when_there
     me.apply("full", nodes=2, entrypoint="sleep 4246.2")
     me.phase("full", "Running")
     use(admin, tenant.name, usedNodes=2)
-    waiting = me.apply("next", nodes=1, entrypoint="true")
-    assert "no room in its max_nodes quota (current: 2, requested: 1, limit: 2)" in waiting.stderr
+    me.judged("no room in its max_nodes quota (current: 2, requested: 1, limit: 2)", nodes=1, entrypoint="true")
+    me.apply("next", nodes=1, entrypoint="true")
     until(lambda: reason(me.get("next").get("status", {}), "Scheduled") == "WaitingForQuotaHeadroom", within=10)
     said = me.lattice("why", "next").stdout
     assert all(word in said for word in ("current: 2", "requested: 1", "limit: 2")), said
@@ -74,7 +75,8 @@ def test_each_user_has_a_limit_that_the_ledger_holds_in_all_vclusters_together(
     me.apply("first", entrypoint="sleep 4246.5")
     me.phase("first", "Running")
     sentence = f'user "alice" of tenant "{tenant.name}" would exceed max_nodes quota (current: 1, requested: 1, limit: 1)'
-    assert "no room in its max_nodes quota (current: 1, requested: 1, limit: 1)" in me.apply("second", entrypoint="true").stderr
+    me.judged("no room in its max_nodes quota (current: 1, requested: 1, limit: 1)", entrypoint="true")
+    me.apply("second", entrypoint="true")
     until(lambda: reason(me.get("second").get("status", {}), "Scheduled") == "WaitingForQuotaHeadroom", within=10)
     waits = next(entry for entry in me.get("second")["status"]["conditions"] if entry["type"] == "Scheduled")
     assert sentence in waits["message"]
@@ -83,8 +85,7 @@ def test_each_user_has_a_limit_that_the_ledger_holds_in_all_vclusters_together(
     much = me.apply("much", nodes=2, entrypoint="true", ok=False)
     assert f'user "alice" of tenant "{tenant.name}" would exceed max_nodes quota (current: 1, requested: 2, limit: 1)' in much.stderr
     me.apply("third", entrypoint="true")
-    full = me.apply("fourth", entrypoint="true", ok=False)
-    assert "would exceed max_pending quota (current: 2, requested: 1, limit: 2)" in full.stderr
+    me.judged("would exceed max_pending quota (current: 2, requested: 1, limit: 2)", entrypoint="true")
     me.lattice("cancel", "first")
     assert [me.ended(name)["phase"] for name in ("second", "third")] == ["Completed", "Completed"]
 
@@ -101,6 +102,7 @@ def test_a_limit_lowered_below_what_is_held_refuses_new_work_and_ends_nothing(
     lowered = sam.lattice("admin", "tenant", "update", tenant.name, "--max-nodes=1", "--on-exceeded=reject")
     assert "2 are in use: running allocations are not ended" in lowered.stderr
     use(admin, tenant.name, maxNodes=1)
+    me.judged("exceeds max_nodes quota", entrypoint="true")
     refused = me.apply("new", entrypoint="true", ok=False)
     assert " ".join(refused.stderr.split()).endswith(
         f'allocation rejected: tenant "{tenant.name}" exceeds max_nodes quota Current usage: 2 nodes New limit: 1 nodes '
@@ -141,33 +143,34 @@ def test_a_limit_of_zero_pauses_the_tenant_and_lets_what_runs_go_on(me: Person, 
     me.phase("before", "Running")
     sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=0")
     use(admin, tenant.name, maxNodes=0)
-    paused = me.apply("paused", entrypoint="true", ok=False)
-    assert "limit: 0" in paused.stderr
-    assert "the tenant is paused" in paused.stderr
+    assert "limit: 0" in me.judged("the tenant is paused", entrypoint="true")
     assert me.get("before")["status"]["phase"] == "Running"
     sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=none", "--max-allocations=1", "--max-preemption-class=3")
     until(lambda: "maxNodes" not in admin.get(TENANTS, tenant.name)["status"]["use"], within=15)
     use(admin, tenant.name, maxAllocations=1, usedAllocations=1)
-    assert "max_concurrent_allocations quota (current: 1, requested: 1, limit: 1)" in me.apply("second", entrypoint="true", ok=False).stderr
-    high = me.apply("high", entrypoint="true", lifecycle={"preemptionClass": 5}, ok=False)
-    assert f'highest of tenant "{tenant.name}" (requested: 5, limit: 3)' in high.stderr
+    me.judged("max_concurrent_allocations quota (current: 1, requested: 1, limit: 1)", entrypoint="true")
+    me.judged(f'highest of tenant "{tenant.name}" (requested: 5, limit: 3)', entrypoint="true", lifecycle={"preemptionClass": 5})
 
 
 def test_a_tenant_in_use_stays_and_a_deleted_one_leaves_no_binding(control_plane: Instance, sam: Person, boss: Person) -> None:
     name = f"brief-{control_plane.pid('scheduler')}"
     sam.lattice("admin", "tenant", "create", name, "--max-nodes=2", "--user=alice", "--retention=1h")
-    sam.kubectl("wait", "tenant", name, "--for=condition=Ready", "--timeout=20s")
+    sam.kubectl("wait", "tenant", name, "--for=condition=Ready", "--timeout=300s")
     me = person(control_plane, "alice", name)
     until(lambda: me.apply("work", entrypoint="sleep 4246.4", ok=False).returncode == 0, within=20, every=0.5, what="alice's right")
     me.phase("work", "Running")
     refused = sam.kubectl("delete", "tenant", name, "--wait=false", ok=False)
     assert (refused.returncode, "in use" in refused.stderr or "have not ended" in refused.stderr) == (1, True), refused.stderr
-    me.kubectl("delete", "alloc", "work", "-n", name, "--timeout=30s")
-    until(lambda: sam.kubectl("delete", "tenant", name, "--timeout=15s", ok=False).returncode == 0, within=30, every=1.0)
+    me.kubectl("delete", "alloc", "work", "-n", name, "--timeout=300s")
+    until(
+        lambda: sam.kubectl("delete", "tenant", name, "--ignore-not-found", "--timeout=300s", ok=False).returncode == 0,
+        within=30,
+        every=1.0,
+    )
     assert boss.kubectl("get", "rolebindings", "-n", name, "-o", "name").stdout == ""
     refused = me.apply("more", entrypoint="true", ok=False)
     assert refused.returncode == 1
-    boss.kubectl("delete", "namespace", name, "--timeout=30s")
+    boss.kubectl("delete", "namespace", name, "--timeout=300s")
 
 
 # GitOps
@@ -184,7 +187,7 @@ def test_the_same_manifest_applied_again_shows_no_difference_and_its_health_can_
     text = manifests(me.namespace)
     apply = ("apply", "--server-side", "--field-manager=argocd", "-f", "-")
     me.kubectl(*apply, stdin=text)
-    me.kubectl("wait", "alloc", "declared", "-n", me.namespace, "--for=condition=Ready", "--timeout=30s")
+    me.kubectl("wait", "alloc", "declared", "-n", me.namespace, "--for=condition=Ready", "--timeout=300s")
     before = me.get("declared")["metadata"]
     me.kubectl(*apply, stdin=text)
     after = me.get("declared")["metadata"]
@@ -231,7 +234,7 @@ def test_a_gitops_tool_with_runas_submits_for_alice_and_alice_not_for_bob(me: Pe
     )
     refused = me.apply("for-bob", entrypoint="true", user="bob", ok=False)
     assert (refused.returncode, "runas" in refused.stderr) == (1, True)
-    argo.kubectl("delete", "alloc", "declared", "-n", me.namespace, "--timeout=20s")
+    argo.kubectl("delete", "alloc", "declared", "-n", me.namespace, "--timeout=300s")
 
 
 def test_an_account_of_a_tenant_is_taken_from_a_script_and_another_tenant_cannot_have_it(control_plane: Instance, tenant: Room) -> None:

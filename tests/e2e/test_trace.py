@@ -9,6 +9,7 @@ import pytest
 
 from lattice_dev.progress import Quiet
 from lattice_dev.trace.run import Wanted, read, run
+from tests.killed_runs import instance_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "KTH-SP2.swf.gz"
@@ -38,7 +39,7 @@ def test_the_first_jobs_of_the_log_are_those_of_the_filter(log: Path) -> None:
 def test_every_job_of_a_log_ends_once_and_no_earlier_one_that_fitted_is_passed_over(log: Path) -> None:
     said: list[str] = []
     right = run(
-        Wanted(log, JOBS, 100, COMPRESSION, BESIDE), name=f"trace-{os.getpid()}", say=said.append, progress=Quiet()
+        Wanted(log, JOBS, 100, COMPRESSION, BESIDE), name=instance_name("trace"), say=said.append, progress=Quiet()
     )  # fmt: skip
     assert right, "\n".join(said)
     assert said[-1] == "every one ended, none twice, nobody passed over"

@@ -15,6 +15,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
+from tests.e2e.work import Gate
 from tests.registries import running_registry
 from tests.squashfs import described, make_image, needs_mksquashfs
 
@@ -156,16 +157,17 @@ def test_flags_directives_and_slurms_variables_name_images_from_the_working_dire
 
 
 def test_an_agent_that_is_killed_over_work_with_software_loses_no_code_and_leaves_nothing(
-    control_plane: Instance, me: Person, home: Path
+    control_plane: Instance, me: Person, home: Path, gate: Gate
 ) -> None:
     node = control_plane.site().nodes[-1]
-    script = f"#!/bin/bash\napp\ntouch {home}/target/begun\nsleep 3\napp\nexit 7\n"
+    script = f"#!/bin/bash\napp\ntouch {home}/target/begun\n{gate.wait}\napp\nexit 7\n"
     environment = {"uenv": f"{home}/app42.squashfs", "view": "app"}
     me.apply("survivor", script=script, environment=environment, resources={"constraints": {"nodeList": node}})
     until((home / "target/begun").exists, within=30)
     (home / "target/begun").unlink()
     control_plane.kill(f"agent-{node}")
     control_plane.start(f"agent-{node}")
+    gate.open()
     status = me.ended("survivor", within=60)
     assert (status["phase"], status["exit"]["code"]) == ("Failed", 7)
     assert me.lattice("logs", "survivor").stdout == "hello app 42\n" * 2

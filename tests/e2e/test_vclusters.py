@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from lattice_dev import install
 from lattice_dev.instance import Instance
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
+from tests.killed_runs import RUN
 
 _numbers = itertools.count(1)
 
@@ -32,7 +32,7 @@ def boss(control_plane: Instance) -> Person:
 @pytest.fixture
 def vcluster(me: Person, boss: Person, admin: BlockingCluster) -> Iterator[str]:
     """A vcluster of this test, gone at its end with all work in it."""
-    name = f"vc{os.getpid()}-{next(_numbers)}"
+    name = f"vc{RUN}-{next(_numbers)}"
     boss.lattice("admin", "vcluster", "create", name, f"--for-tenant={me.namespace}", "--default-walltime=5m")
     yield name
     for item in admin.list(ALLOCATIONS, me.namespace).items:
@@ -183,9 +183,9 @@ def test_more_than_a_limit_of_the_vcluster_is_planned_as_never_and_warned_of(me:
 def test_a_second_vcluster_names_itself_where_a_tenant_has_no_default_and_says_what_it_takes(
     boss: Person, me: Person, admin: BlockingCluster, control_plane: Instance
 ) -> None:
-    name, group = f"vc{os.getpid()}-{next(_numbers)}", str(admin.list(NODES).items[-1]["spec"]["group"])
+    name, group = f"vc{RUN}-{next(_numbers)}", str(admin.list(NODES).items[-1]["spec"]["group"])
     before = json.loads(boss.lattice("admin", "vcluster", "get", "hpc-batch", "-o", "json").stdout)["status"]["nodes"]
-    tenant = f"t{os.getpid()}-bare"
+    tenant = f"t{RUN}-bare"
     install.grant(admin, tenant, "alice", admin=False)
     boss.kubectl("patch", "tenant", tenant, "--type=merge", "-p", '{"spec":{"defaultVCluster":null}}')
     made = boss.lattice("admin", "vcluster", "create", name, f"--group={group}", "--default-walltime=5m")

@@ -1,7 +1,8 @@
 """The one way in which end-to-end tests wait: a predicate, a limit, and what was last seen when the limit is over.
 
 Limits are written for a quiet machine. A loaded one is slow and not wrong: `PATIENCE` times as long is waited before a
-test fails, which costs nothing where nothing is wrong.
+test fails, and a minute at the least, which costs nothing where nothing is wrong. A limit is there for a hang alone; it ends
+before pytest's own limit of a test, which would not say what was waited for.
 """
 
 import os
@@ -15,14 +16,21 @@ from lattice import errors
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("LATTICE_TEST_PATIENCE", "10"))
+LEAST, MOST = 60.0, 600.0
+"""The least and the most that a wait becomes by patience, in seconds; one that is longer by itself stays so."""
+
+
+def patient(within: float) -> float:
+    """Returns the seconds after which a wait that takes `within` at the most on a quiet machine is a hang."""
+    return max(within, LEAST, min(within * PATIENCE, MOST))
 
 
 def until(predicate: Callable[[], T], *, within: float, every: float = 0.05, what: str = "") -> T:
     """The predicate's first truthy value; what the cluster cannot answer just now counts as not yet.
 
-    Fails after `within` seconds, times PATIENCE, with what was last seen: the predicate's value, or the error it met.
+    Fails after `within` seconds, made patient, with what was last seen: the predicate's value, or the error it met.
     """
-    within *= PATIENCE
+    within = patient(within)
     deadline = time.monotonic() + within
     seen: Any = "nothing"
     while True:

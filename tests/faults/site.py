@@ -25,6 +25,7 @@ from lattice_dev.waiting import HostClock
 from tests.e2e.waiting import Seen, until
 from tests.faults import history, leftovers, witness
 from tests.faults.history import Revision
+from tests.killed_runs import instance_name
 
 TENANT = "faults"
 
@@ -107,7 +108,7 @@ def site(purpose: str, *, nodes: int, hollow: int = 0, fsync: bool = True, nodes
     if why := network.can_make():
         pytest.skip(f"nodes cannot be cut, nor their work counted: {why}")
     instance = Instance(
-        f"faults-{purpose}-{os.getpid()}", Options(nodes=nodes, hollow=hollow, fsync=fsync, compaction=False),
+        instance_name(f"faults-{purpose}"), Options(nodes=nodes, hollow=hollow, fsync=fsync, compaction=False),
         progress=terminal(HostClock()),
     )  # fmt: skip
     try:

@@ -5,6 +5,7 @@
  * ring kill R     rank R kills itself there
  *                 (the others compute for 2 s meanwhile: in a call to MPI some would crash as their peer goes, and be named first)
  * ring sleep S    sleeps S seconds between two barriers
+ * ring until F    waits there for a file
  */
 #include <mpi.h>
 #include <signal.h>
@@ -20,15 +21,19 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (argc > 2 && strcmp(argv[1], "sleep") && atoi(argv[2]) == rank) {
+    int stays = argc > 2 && (!strcmp(argv[1], "sleep") || !strcmp(argv[1], "until"));
+    if (argc > 2 && !stays && atoi(argv[2]) == rank) {
         if (!strcmp(argv[1], "abort"))
             MPI_Abort(MPI_COMM_WORLD, 13);
         if (!strcmp(argv[1], "exit"))
             _exit(5);
         kill(getpid(), SIGKILL);
     }
-    if (argc > 2)
-        sleep(strcmp(argv[1], "sleep") ? 2 : atoi(argv[2]));
+    if (argc > 2 && !strcmp(argv[1], "until"))
+        while (access(argv[2], F_OK))
+            usleep(100000);
+    else if (argc > 2)
+        sleep(stays ? atoi(argv[2]) : 2);
     MPI_Barrier(MPI_COMM_WORLD);
     if (size > 1) {
         int next = (rank + 1) % size, before = (rank + size - 1) % size;

@@ -7,7 +7,6 @@ not. `ranges/quick.json` holds them; it is changed on purpose, with the reason i
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ import pytest
 from lattice_dev.bench.figures import Figure
 from lattice_dev.bench.run import run
 from lattice_dev.progress import Quiet
+from tests.killed_runs import instance_name
 
 RANGES: dict[str, dict[str, list[float]]] = json.loads((Path(__file__).parent / "ranges" / "quick.json").read_text(encoding="utf-8"))
 
 
 def measured(only: str, file: Path) -> dict[str, Figure]:
     said: list[str] = []
-    figures = run([only], name=f"perf-{os.getpid()}", quick=True, file=file, say=said.append, progress=Quiet())
+    figures = run([only], name=instance_name("perf"), quick=True, file=file, say=said.append, progress=Quiet())
     written: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     assert [figure["name"] for figure in written["figures"]] == [figure.name for figure in figures]
     assert written["setting"]["fsync"] == "on"

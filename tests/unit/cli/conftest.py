@@ -117,6 +117,8 @@ class Bench:
     records: list[bytes] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)
+    silences: list[float] = field(default_factory=list)
+    """How long the gateway may have been silent, by question."""
     stream: FakeStream | None = None
     """What the gateway streams in place of `records`."""
     gateway_fails: LatticeError | None = None
@@ -148,8 +150,9 @@ class Bench:
         return Result(code, out.getvalue(), err.getvalue())
 
     def _outside(self, out: io.StringIO, err: io.StringIO, stdin: str) -> Outside:
-        def stream(_config: ClusterConfig, _url: str, _ca: str, path: str, body: bytes | None, _seconds: float) -> FakeStream:
+        def stream(_config: ClusterConfig, _url: str, _ca: str, path: str, body: bytes | None, seconds: float) -> FakeStream:
             self.paths.append(path)
+            self.silences.append(seconds)
             self.bodies.append(body)
             if self.gateway_fails is not None:
                 raise self.gateway_fails

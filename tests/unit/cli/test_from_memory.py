@@ -66,6 +66,13 @@ def test_the_gateway_is_asked_for_mine_and_its_rows_are_shown(gateway: Bench) ->
     assert asked(gateway) == {"namespace": "physics", "mine": "true", "after": repr(NOW - 3600.0)}
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("", 4.0), ("60", 60.0), ("0", 4.0), ("soon", 4.0), ("-1", 4.0)])
+def test_the_gateway_may_be_silent_for_as_long_as_the_reader_says(gateway: Bench, text: str, seconds: float) -> None:
+    gateway.environ["LATTICE_ANSWER_SECONDS"] = text
+    gateway.run("status")
+    assert gateway.silences == [seconds]
+
+
 def gateway_gone(bench: Bench) -> Bench:
     bench.gateway_fails = Retry("nobody there", reason="GatewayUnreachable")
     return bench
