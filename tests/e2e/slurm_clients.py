@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,14 @@ from lattice.cli.registry import SLURM_PROGRAMS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PYTHON: Final = "/usr/bin/python3"
-PINNED: Final = (
-    "submitit==1.5.4", "dask-jobqueue==0.9.0", "distributed==2026.8.0", "dask==2026.8.0", "parsl==2026.10.26", "snakemake==9.27.1",
-    "snakemake-executor-plugin-slurm==2.8.0", "snakemake-executor-plugin-slurm-jobstep==0.6.1",
+CLIENTS: Final = (
+    "submitit", "dask-jobqueue", "distributed", "dask", "parsl", "snakemake", "snakemake-executor-plugin-slurm",
+    "snakemake-executor-plugin-slurm-jobstep",
 )  # fmt: skip
 NEEDED: Final = ("msgspec>=0.19", "PyYAML>=6.0.1", "tzdata>=2025.2", "pydantic>=2.10,<3")
 """What Lattice's own command line needs."""
+LOCKED: Final = Path(__file__).with_suffix(".txt")
+"""The version of each package."""
 CACHE: Final = Path("/var/cache/lattice") if os.geteuid() == 0 else Path.home() / ".cache/lattice"
 _LAUNCHER: Final = "#!{python}\nimport sys\nsys.path.insert(0, {root!r})\nfrom lattice.cli.slurm.__main__ import main\nmain()\n"
 
@@ -40,7 +43,7 @@ def missing() -> str:
 
 def environment() -> Path:
     """The virtual environment with the clients; made at the first call, which takes a minute."""
-    key = hashlib.sha256("\n".join((*PINNED, *NEEDED)).encode()).hexdigest()[:12]
+    key = hashlib.sha256("\n".join((*CLIENTS, *NEEDED, LOCKED.read_text(encoding="utf-8"))).encode()).hexdigest()[:12]
     made = CACHE / f"slurm-clients-{key}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "slurm-clients.lock").open("w") as lock:
@@ -48,10 +51,25 @@ def environment() -> Path:
         if not (made / "made").exists():
             shutil.rmtree(made, ignore_errors=True)
             subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(made)], check=True)
-            pip = [sys.executable, "-m", "pip", "--python", str(made / "bin/python3"), "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, *PINNED, *NEEDED], check=True)
+            subprocess.run([*pip(made), "install", "--constraint", str(LOCKED), *CLIENTS, *NEEDED], check=True)
             (made / "made").touch()
     return made
+
+
+def pip(made: Path) -> list[str]:
+    """The words that run pip on a virtual environment, which has none of its own."""
+    return [sys.executable, "-m", "pip", "--python", str(made / "bin/python3"), "--quiet", "--disable-pip-version-check"]
+
+
+def lock() -> None:
+    """Writes the newest version of each package into the file of locked ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder)
+        subprocess.run([PYTHON, "-m", "venv", "--without-pip", folder], check=True)
+        subprocess.run([*pip(made), "install", *CLIENTS, *NEEDED], check=True)
+        found = subprocess.run([*pip(made), "freeze", "--all"], check=True, capture_output=True, text=True).stdout
+    heading, _, _ = LOCKED.read_text(encoding="utf-8").partition("\n")
+    LOCKED.write_text(f"{heading}\n{found}", encoding="utf-8")
 
 
 def programs(folder: Path) -> Path:
@@ -70,4 +88,4 @@ def programs(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    environment()  # `.ci/run` makes it before tests have time limits
+    lock() if sys.argv[1:] == ["lock"] else environment()  # `.ci/run` makes it before tests have time limits
