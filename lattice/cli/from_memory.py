@@ -16,13 +16,15 @@ from urllib.parse import urlencode
 
 from lattice.cli.gateway import gateway_at, read_public
 from lattice.cli.own_files import cache_folder
-from lattice.errors import LatticeError
+from lattice.errors import LatticeError, Rejected
+from lattice.units import whole_number
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 ANSWER_SECONDS: Final = 4.0
 """How long the gateway may be silent, unless LATTICE_ANSWER_SECONDS says otherwise; the connection must be made within a fourth of that."""
+MOST_ANSWER_SECONDS: Final = 3600
 KNOWN_SECONDS: Final = 3600.0
 """How long the address of a cluster's gateway is remembered."""
 AWAY_SECONDS: Final = 30.0
@@ -43,10 +45,11 @@ def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: 
     place = None if None in newest.values() else _KnownGateway.recall(console)
     if place is None:
         return None
+    seconds = _answer_seconds(console.outside.environ)
     asked = urlencode({key: value for key, value in {**query, **newest}.items() if value})
     began = console.outside.now()
     try:
-        stream = console.outside.stream(config, place.url, place.ca, f"{path}?{asked}", None, _answer_seconds(console.outside.environ))
+        stream = console.outside.stream(config, place.url, place.ca, f"{path}?{asked}", None, seconds)
         try:
             return b"".join(stream.lines())
         finally:
@@ -57,9 +60,15 @@ def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: 
 
 
 def _answer_seconds(environ: Mapping[str, str]) -> float:
-    """Returns how long the gateway may be silent: for slow links and machines, what LATTICE_ANSWER_SECONDS says, where that is a number."""
+    """Returns how long the gateway may be silent: for slow links and machines, what LATTICE_ANSWER_SECONDS says.
+
+    Raises Rejected where that is no number of seconds.
+    """
     text = environ.get("LATTICE_ANSWER_SECONDS", "")
-    return float(text) if text.isdigit() and int(text) else ANSWER_SECONDS
+    seconds = whole_number(text, 1, MOST_ANSWER_SECONDS)
+    if text and seconds is None:
+        raise Rejected(f"LATTICE_ANSWER_SECONDS is {text!r}: give whole seconds from 1 to {MOST_ANSWER_SECONDS}", reason="BadInput")
+    return float(seconds or ANSWER_SECONDS)
 
 
 class _KnownGateway:

@@ -66,11 +66,18 @@ def test_the_gateway_is_asked_for_mine_and_its_rows_are_shown(gateway: Bench) ->
     assert asked(gateway) == {"namespace": "physics", "mine": "true", "after": repr(NOW - 3600.0)}
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("", 4.0), ("60", 60.0), ("0", 4.0), ("soon", 4.0), ("-1", 4.0)])
+@pytest.mark.parametrize(("text", "seconds"), [("", 4.0), ("60", 60.0)])
 def test_the_gateway_may_be_silent_for_as_long_as_the_reader_says(gateway: Bench, text: str, seconds: float) -> None:
     gateway.environ["LATTICE_ANSWER_SECONDS"] = text
     gateway.run("status")
     assert gateway.silences == [seconds]
+
+
+@pytest.mark.parametrize("text", ["0", "soon", "-1", "3601", "²"])
+def test_a_silence_that_is_none_is_refused_with_its_limits(gateway: Bench, text: str) -> None:
+    gateway.environ["LATTICE_ANSWER_SECONDS"] = text
+    result = gateway.run("status")
+    assert (result.code, result.err) == (2, f"Error: LATTICE_ANSWER_SECONDS is {text!r}: give whole seconds from 1 to 3600\n")
 
 
 def gateway_gone(bench: Bench) -> Bench:
