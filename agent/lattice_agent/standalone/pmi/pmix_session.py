@@ -135,6 +135,8 @@ class PmixSession:
             self.said += [_text(payload)] if len(self.said) < MOST_LINES else []
         elif kind == FAILED:
             self.failed = self.failed or _text(payload)
+            if self.ready:  # it exits next, and ranks may be seen to end before it
+                self.note_end("has ended")
         else:
             raise ValueError(f"a frame {kind}")
 

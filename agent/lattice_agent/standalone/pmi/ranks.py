@@ -219,7 +219,9 @@ class RankServer:
                 break
         state = self._state(end)
         how = f"was ended by signal {signal}" if signal else f"ended with exit code {code}"
-        if state == INITIALIZED:
+        if state == INITIALIZED and self._host is not None and self._host.fd < 0:
+            self._host.session.note_end("has ended")  # and the rank for lack of it
+        elif state == INITIALIZED:
             sentence = f"rank {rank} on {self._name} {how} after init and before finalize"
             self._exchange.fail(LaunchFailure(rank, self._name, "RankDied", sentence, 128 + signal if signal else code or 1))
         self._exchange.note_end(rank, f"{how} {'after finalize' if state == FINALIZED else 'without PMI'}")

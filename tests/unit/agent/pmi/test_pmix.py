@@ -21,6 +21,7 @@ from lattice_agent.standalone.pmi.exchange import FETCH, PMIX, NodeExchange
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.pmix_end import MOST_UNREAD, RECEIVE_BYTES, PmixEnd
 from lattice_agent.standalone.pmi.pmix_session import PmixJob, PmixSession
+from lattice_agent.standalone.pmi.ranks import RankServer, Service
 from tests.mpi import programs
 from tests.mpi.driver import HOST_VARIABLES, Driver, Outcome
 
@@ -92,7 +93,7 @@ def test_a_rank_that_ends_without_pmix_ends_those_who_wait_for_it(nodes: list[li
 @served
 def test_a_rank_that_puts_data_without_end_ends_its_launch_and_not_the_memory_of_the_work() -> None:
     outcome = Driver([[0, 1]], f"pmix-{os.getpid()}-flood", programs.small_pmix_host()).run([programs.pmix_flood()], {})
-    assert "the PMIx host on n0, which serves its ranks, ended with exit code 1: its ranks have put " in outcome.failure, outcome
+    assert "the PMIx host on n0, which serves its ranks, has ended: its ranks have put " in outcome.failure, outcome
 
 
 # the host
@@ -241,6 +242,30 @@ def test_random_bytes_of_a_host_never_raise_and_keep_little(seed: int) -> None:
         pmix.take_bytes(frames.encode(kind, body))
     assert len(pmix.out) < 1 << 20
     assert exchange.failure is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [([frames.encode(pmix_session.FAILED, b"too much was put")], ": too much was put"), ([], "")], ids=["said", "unsaid"]
+)
+def test_a_rank_that_ends_for_lack_of_its_host_is_not_the_reason(words: list[bytes], why: str) -> None:
+    """A host that ends takes its ranks with it, and the keeper may reap one of them first."""
+    server = RankServer(Service("it", [[0, 1]], 0, ["n0"], pmix="it-secret"), select.poll())
+    for rank in (0, 1):
+        server.connect(rank)
+        server.disconnect_child(rank)
+    mine, host = socket.socketpair()
+    mine.setblocking(False)
+    server.open_host(mine, os.getuid(), os.getgid(), pmix_start.PLACE)
+    begun = [frames.encode(pmix_session.VARIABLES, NUMBER.pack(rank) + b"PMIX_RANK=0\0") for rank in (0, 1)]
+    connected = [frames.encode(pmix_session.CONNECTED, NUMBER.pack(rank)) for rank in (0, 1)]
+    host.sendall(b"".join([*begun, frames.encode(pmix_session.READY), *connected, *words]))
+    host.close()
+    server.ended(1, 2, 0, 0.0)
+    assert server.failure is not None
+    assert (server.failure.reason, server.failure.sentence) == (
+        "PmixHostDied", f"the PMIx host on n0, which serves its ranks, has ended{why}",
+    )  # fmt: skip
+    server.close()
 
 
 def test_variables_of_a_host_are_pmix_s_alone() -> None:
