@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
+from lattice.errors import Retry
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered
 from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
@@ -155,6 +156,18 @@ async def until(true: Callable[[], object], within: float = 60.0) -> None:
     """Waits for a predicate of files and processes, which tell nobody when they change."""
     async with asyncio.timeout(within):
         while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def cleared(host: LinuxHost, key: Key) -> None:
+    """Clears an attempt as the agent does: again while the kernel has not yet taken the last process out of its scope."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await host.clear(key)
+            except Retry as error:
+                if error.reason != "Populated":
+                    raise
             await asyncio.sleep(0.01)
 
 

@@ -29,7 +29,19 @@ from lattice_agent.state.log_store import LogReader
 from tests.oci import keep_image, make_root, needs_runc, stub
 from tests.system_files import below, loop_files
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch
-from tests.unit.agent.machine import STOPPED, UID, Ends, await_nothing, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import (
+    STOPPED,
+    UID,
+    Ends,
+    await_nothing,
+    cleared,
+    has_cgroups,
+    machine,
+    needs_root,
+    open_directory,
+    until,
+    work,
+)
 
 pytestmark = [
     pytest.mark.root, needs_root(), needs_runc(), pytest.mark.skipif(not has_cgroups(), reason="needs cgroup v2"),
@@ -64,7 +76,7 @@ class Node:
         await self.host.prepare(ours)
         await self.host.start(ours, {"SECRET": "hidden"})
         code = (await self.ends.record()).tasks[0].code
-        await self.host.clear(ours.key)
+        await cleared(self.host, ours.key)
         return code
 
     def printed(self, key: Key = KEY, stream: str = "stdout") -> str:
@@ -118,7 +130,7 @@ async def test_a_launch_runs_in_the_container_of_its_attempt_and_leaves_the_scri
         Listener.close_all()
         await host.kill(KEY)
         await ours.ends.next()
-        await host.clear(KEY)
+        await cleared(host, KEY)
         await host.forget(KEY)
         assert host.scopes.standing_scopes() == []
 
@@ -143,7 +155,7 @@ async def test_a_node_without_tasks_has_the_container_too_and_its_ranks_pass_des
         Listener.close_all()
         await host.kill(KEY)
         assert (await ours.ends.record()).tasks == ()
-        await host.clear(KEY)
+        await cleared(host, KEY)
 
 
 @pytest.mark.parametrize("whom", ["keeper", "runner", "container", "agent"])
@@ -171,7 +183,7 @@ async def test_kill_of_whoever_keeps_ranks_on_a_node_without_tasks_leaves_nothin
         else:
             await here.host.kill(KEY)
             assert (await here.ends.record()).tasks == ()
-            await here.host.clear(KEY)
+            await cleared(here.host, KEY)
 
 
 async def test_a_node_whose_agent_made_no_container_runs_no_rank_outside_of_one(place: Path, root: Path) -> None:
@@ -184,7 +196,7 @@ async def test_a_node_whose_agent_made_no_container_runs_no_rank_outside_of_one(
             await keepers_of(here.host).start(KEY, launch("/bin/true", workdir="/"))
         await here.host.kill(KEY)
         await here.ends.record()
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 async def test_a_directory_that_a_node_without_tasks_lacks_is_no_failure_of_its_prologue(place: Path, root: Path) -> None:
@@ -200,7 +212,7 @@ async def test_a_directory_that_a_node_without_tasks_lacks_is_no_failure_of_its_
         Listener.close_all()
         await here.host.kill(KEY)
         await here.ends.record()
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 def process_one(host: LinuxHost) -> int:
@@ -287,7 +299,7 @@ async def test_every_task_stands_in_the_cgroups_of_the_work_and_process_one_in_t
         others = {line.partition(":")[2] for line in lines if ":" in line and not line.startswith("0:")}
         assert all(line.partition(":")[2].startswith(scope) for line in others), "in every hierarchy it stands in the attempt's"
         assert not any("pids:" in line and "container" in line for line in others), "the limit of processes holds"
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 async def test_home_and_working_directory_are_the_nodes_and_system_directories_the_images(place: Path, root: Path) -> None:
@@ -345,7 +357,7 @@ async def test_a_working_directory_that_neither_node_nor_image_has_is_refused(pl
         with pytest.raises(Rejected, match="'/nowhere' is neither on the node, where work may have it, nor in the image") as refused:
             await here.host.prepare(ours)
         assert refused.value.reason == "StartFailed"
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 LINKS: dict[str, str] = {"proc": "/etc", "tmp": "/../../../../etc", "etc/passwd": "/../../shadow", "etc/hosts": "../../../../tmp/escaped"}
@@ -367,7 +379,7 @@ async def test_an_image_with_links_at_mount_points_never_leads_out_of_itself(pla
             await here.run(here.shell("true"))
         except Rejected as refused:
             reason = refused.reason
-            await here.host.clear(KEY)
+            await cleared(here.host, KEY)
     assert reason in ("", "ImageRefused")
     assert before == {path: path.lstat().st_mtime_ns for path in before}
     assert not is_there("/tmp/escaped")
@@ -385,7 +397,7 @@ async def test_an_image_that_leads_mount_points_into_the_users_directories_is_re
         with pytest.raises(Rejected, match=f"/{re.escape(name)}") as refused:
             await here.host.prepare(here.shell("true", container_mounts=("/home",)))
         assert refused.value.reason == "ImageRefused"
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 async def test_process_one_of_a_container_is_its_users(place: Path, root: Path) -> None:
@@ -422,7 +434,7 @@ async def test_term_and_kill_reach_the_tasks_and_their_codes_are_kept(place: Pat
         await until(lambda: "ready" in here.printed())
         assert await here.host.terminate(KEY, STOPPED)
         assert (await here.ends.record()).tasks[0].code == 9
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 def limit_memory(file: str) -> None:
@@ -440,7 +452,7 @@ async def test_work_beyond_its_memory_is_killed_and_the_kill_is_counted(place: P
         await here.host.start(ours)
         record = await here.ends.record()
         assert (record.tasks[0].code != 0, record.use.oom_kills > 0) == (True, True), (record, here.printed(stream="stderr"))
-        await here.host.clear(KEY)
+        await cleared(here.host, KEY)
 
 
 @pytest.mark.parametrize("whom", ["shim", "runner", "container", "agent"])
@@ -474,7 +486,7 @@ async def test_kill_of_whoever_keeps_it_leaves_nothing_and_loses_no_more_than_it
             if whom == "runner":
                 (place / "go").touch()
             _, record = await here.ends.next()
-            await here.host.clear(KEY)
+            await cleared(here.host, KEY)
         codes = {"shim": None, "runner": 6, "container": 137, "agent": 6}
         assert (record.tasks[0].code if record is not None else None) == codes[whom]
 
@@ -498,7 +510,7 @@ async def test_devices_of_cdi_bring_device_files_mounts_and_variables_and_unknow
             Rejected, match=r"'vendor.example/thing=one' is unknown; its CDI specifications name vendor.example/thing=null0"
         ):
             await here.host.prepare(here.shell("true", devices=("vendor.example/thing=one",), key=Key(UID, 2)))
-        await here.host.clear(Key(UID, 2))
+        await cleared(here.host, Key(UID, 2))
 
 
 @pytest.mark.pure_v2

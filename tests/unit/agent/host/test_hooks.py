@@ -13,7 +13,7 @@ import pytest
 from lattice.errors import Rejected, Retry
 from lattice_agent.host.hooks import HookDirectories, exports
 from lattice_agent.host.linux import LinuxHost
-from tests.unit.agent.machine import STOPPED, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, cleared, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [needs_root(), pytest.mark.skipif(not has_cgroups(), reason="hooks are held by cgroups")]
 
@@ -62,8 +62,8 @@ async def test_hooks_run_in_order_as_root_with_the_works_variables_and_what_they
         assert site.said() == "first prologue\nsecond 0 7 7 nobody\n"
         await host.start(ours)
         await ends.record()
-        await host.clear(ours.key)
-        await host.clear(ours.key)
+        await cleared(host, ours.key)
+        await cleared(host, ours.key)
         assert site.said().splitlines()[2:] == ["last epilogue"]
         assert b"got /scratch/7\n" in b"".join(path.read_bytes() for path in host.journal.directory(ours.key).glob("stdout.*"))
         assert (site.left(host), host.scopes.standing_scopes()) == ([], [])
@@ -98,7 +98,7 @@ async def test_a_hook_that_fails_is_a_failed_prologue_after_a_restart_too_and_le
         assert known.unclean
         assert known.exit is not None
         assert (known.exit.reason, why in known.exit.failure) == ("PrologueFailed", True)
-        await host.clear(ours.key)
+        await cleared(host, ours.key)
         assert site.said() == "last\n"
 
 
@@ -114,7 +114,7 @@ async def test_an_interrupted_hook_that_ignores_term_is_killed_and_the_attempt_h
         assert site.left(host) == []
         assert await host.terminate(ours.key, STOPPED)
         assert (await ends.record()).tasks == ()
-        await host.clear(ours.key)
+        await cleared(host, ours.key)
         assert host.scopes.standing_scopes() == []
 
 
@@ -126,10 +126,10 @@ async def test_an_epilogue_that_fails_is_tried_again_until_it_ends_with_0(site: 
         await host.start(ours)
         await ends.record()
         with pytest.raises(Retry, match="10-clean ended with exit code 1"):
-            await host.clear(ours.key)
+            await cleared(host, ours.key)
         (site.place / "mended").touch()
-        await host.clear(ours.key)
-        await host.clear(ours.key)
+        await cleared(host, ours.key)
+        await cleared(host, ours.key)
         assert site.said() == "tried\n" * 2
 
 

@@ -13,7 +13,7 @@ from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.inspection import Inspection
 from lattice_agent.metrics import AgentMetrics
-from tests.unit.agent.machine import STOPPED, UID, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, cleared, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
@@ -42,7 +42,7 @@ async def test_running_work_is_shown_with_its_steps_its_mounts_its_limits_and_it
             assert (found.limits["pids"], int(found.limits["memory"]) > 0) == ("100", True)
         await host.terminate(KEY, STOPPED)
         await ends.record()
-        await host.clear(KEY)
+        await cleared(host, KEY)
         after = looked.look(KEY)
         assert {step.state for step in after.steps} == {"undone"}
         assert all(step.done for step in after.steps), "how long they took is still known"
@@ -69,7 +69,7 @@ async def test_the_names_of_hooks_are_told(place: Path) -> None:
         assert host.hooks.names() == (("10-licence",), ())
         with pytest.raises(Rejected):
             await host.prepare(work())
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert steps(metrics, "hooks", "refused") == 1
         assert steps(metrics, "scope", "done") == 1
         assert steps(metrics, "scope", "undone") == 1

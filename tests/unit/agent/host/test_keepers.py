@@ -269,7 +269,7 @@ def give(listener: Listener, data: bytes) -> None:
     """Sends input as far as there is room, doubled and with gaps now and then, and its end."""
     chance, at = random.Random(2), 0
     while at < len(data):
-        listener.listen(0.05)
+        listener.listen(until=lambda at=at: listener.room > at or listener.done)  # type: ignore[misc]
         if listener.done:
             return
         until_ = min(len(data), listener.room)

@@ -28,7 +28,19 @@ from lattice_agent.standalone import hold, namespaces
 from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord
 from lattice_agent.state.log_store import LogReader
 from tests.squashfs import described, make_image, needs_mksquashfs
-from tests.unit.agent.machine import STOPPED, UID, Ends, await_nothing, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import (
+    STOPPED,
+    UID,
+    Ends,
+    await_nothing,
+    cleared,
+    has_cgroups,
+    machine,
+    needs_root,
+    open_directory,
+    until,
+    work,
+)
 
 pytestmark = [
     pytest.mark.root, needs_root(), needs_mksquashfs(), pytest.mark.skipif(not has_cgroups(), reason="needs cgroup v2"),
@@ -108,7 +120,7 @@ async def run(host: LinuxHost, ends: Ends, ours: NodeWork) -> int:
     await host.prepare(ours)
     await host.start(ours)
     code = (await ends.record()).tasks[0].code
-    await host.clear(ours.key)
+    await cleared(host, ours.key)
     return code
 
 
@@ -200,7 +212,7 @@ async def test_work_without_software_has_no_namespace_of_its_own_and_no_process_
         await ends.record()
         own = os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
         assert printed(host) == f"{own}\nNoNewPrivs:\t0\n"
-        await host.clear(KEY)
+        await cleared(host, KEY)
 
 
 def kept(cache: ImageCache, digit: str, image: Path, document: dict[str, Any] | None) -> SoftwareImage:
@@ -244,7 +256,7 @@ async def refused(host: LinuxHost, ours: NodeWork) -> tuple[str, str]:
     assert known.exit is not None
     assert (known.exit.reason, known.exit.failure) == (error.value.reason, error.value.message)
     assert not known.populated
-    await host.clear(ours.key)
+    await cleared(host, ours.key)
     assert host.scopes.standing_scopes() == []
     return error.value.reason, error.value.message
 
@@ -409,7 +421,7 @@ async def test_a_file_that_is_swapped_after_it_was_mounted_changes_nothing(targe
         await host.start(ours)
         assert (await ends.record()).tasks[0].code == 0
         assert printed(host) == "plain\n"
-        await host.clear(KEY)
+        await cleared(host, KEY)
 
 
 def make_bad_image(place: Path) -> None:
@@ -483,7 +495,7 @@ async def test_whoever_is_killed_no_code_is_lost_and_nothing_is_left(targets: Pa
                 await host.start(ours)
             assert (await ends.record()).tasks[0].code == 7
             assert printed(host) == "plain\nplain\n"
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert host.scopes.standing_scopes() == []
 
 
@@ -505,7 +517,7 @@ async def test_an_agent_that_follows_finds_the_process_and_ends_it(targets: Path
             await host.start(ours)
         (targets / "go").touch()
         assert (await ends.record()).tasks[0].code == 7
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert host.scopes.standing_scopes() == []
 
 
@@ -515,7 +527,7 @@ async def test_a_shim_that_is_killed_ends_the_work_and_leaves_no_mount(targets: 
         await host.prepare(ours)
         os.kill((await host.start(ours)).pid, signal.SIGKILL)
         assert (await ends.next())[1] is None
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert host.scopes.standing_scopes() == []
 
 
@@ -527,7 +539,7 @@ async def test_a_preparation_that_is_stopped_at_any_moment_is_undone(targets: Pa
             await asyncio.sleep(delay)
             preparing.cancel()
             await asyncio.wait((preparing,))
-            await host.clear(KEY)
+            await cleared(host, KEY)
             assert host.scopes.standing_scopes() == []
         assert await host.terminate(KEY, STOPPED)
         assert (await ends.record()).tasks == ()

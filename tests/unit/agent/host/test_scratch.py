@@ -15,7 +15,7 @@ from lattice.errors import Rejected
 from lattice_agent.attempts import Key
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.state.log_store import LogReader
-from tests.unit.agent.machine import UID, Ends, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import UID, Ends, cleared, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
@@ -67,7 +67,7 @@ async def test_scratch_space_is_the_users_own_empty_at_the_start_and_gone_at_the
     async with machine(place, scratch_dir=place / "disk" if disk else None) as (host, ends):
         assert await run(host, ends, WRITES.format(out=out), private_tmp=private_tmp) == 0
         assert printed(host) == "700 nobody\n"
-        await host.clear(KEY)
+        await cleared(host, KEY)
         if disk:
             await deleted(host)
             assert content(place / "disk") == [place.name, f"{place.name}/.removed"]
@@ -84,7 +84,7 @@ async def test_scratch_space_in_memory_is_as_large_as_asked_for_and_seen_by_the_
         assert (code, printed(host).split()[-1]) == (0, "1024")
         assert str(place / "memory/scratch") not in await asyncio.to_thread(Path("/proc/self/mountinfo").read_text)
         assert host.scratch.is_limited
-        await host.clear(KEY)
+        await cleared(host, KEY)
 
 
 async def test_more_than_is_free_is_refused_with_the_numbers_and_leaves_nothing(place: Path) -> None:
@@ -95,18 +95,18 @@ async def test_more_than_is_free_is_refused_with_the_numbers_and_leaves_nothing(
         ) as refusal:
             await host.prepare(ours)
         assert refusal.value.reason == "PrologueFailed"
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert content(place / "disk") == [place.name, f"{place.name}/.removed"]
 
 
 async def test_space_that_is_being_deleted_is_waited_for(place: Path) -> None:
     async with small(place) as disk, machine(place, scratch_dir=disk) as (host, ends):
         assert await run(host, ends, "head -c 6000000 /dev/zero > $TMPDIR/a", size=6 * MEBIBYTE) == 0
-        await host.clear(KEY)
+        await cleared(host, KEY)
         again = work(key=Key(UID, 2), scratch_bytes=6 * MEBIBYTE)
         await host.forget(KEY)
         await host.prepare(again)
-        await host.clear(again.key)
+        await cleared(host, again.key)
 
 
 def called(argv: list[str]) -> None:
@@ -145,7 +145,7 @@ async def test_a_tree_too_deep_for_any_path_is_deleted(place: Path) -> None:
         assert await run(host, ends, "true") == 0
         assert host.scratch.directory is not None
         await asyncio.to_thread(deep_tree, host.scratch.directory.attempt_directory(KEY), 2000)
-        await host.clear(KEY)
+        await cleared(host, KEY)
         assert not host.scratch.directory.attempt_directory(KEY).exists()
         await deleted(host)
 
@@ -164,7 +164,7 @@ async def test_what_an_earlier_installation_left_is_deleted_and_what_lives_stays
         async with open_host(place / "state", place / "memory", node=place.name, clock=SystemClock(), scratch_dir=place / "disk") as heir:
             await deleted(heir)
         assert (mine.exists(), stray.exists(), other.exists()) == (True, False, True)
-        await host.clear(KEY)
+        await cleared(host, KEY)
 
 
 async def test_a_directory_that_is_none_is_refused_at_the_start(place: Path) -> None:
